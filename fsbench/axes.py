@@ -1,0 +1,296 @@
+"""The four contracts: one abstract class per axis. A plugin author reads this module from top to bottom.
+
+A step, in order: `Sharding.assign` says which rank trains which sample; `EmbeddingExchange.lookup` brings the rows;
+the model runs forward and backward; `EmbeddingExchange.update` sends the gradients to the rows' owners; `DenseSync`
+keeps the dense parameters of the ranks together. `Collectives` is how bytes move for whoever asks.
+
+Nothing here imports torch: listing and checking strategies stays fast. A strategy module keeps its torch imports
+inside the methods that need them (or in a module of its own that those methods import).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import torch
+
+    from fsbench.collect.timeline import Timeline
+    from fsbench.train.lanes import Lane
+
+AXES = ("sharding", "embedding", "collectives", "sync")
+DEFAULTS = {"sharding": "naive", "embedding": "plain", "collectives": "backend", "sync": "allreduce"}
+
+WaitClass = Literal["shuffle", "embedding", "dense", "control"]
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True)
+class LaneSpec:
+    """A lane: one process group and one first-in-first-out queue of operations.
+
+    Within a lane every rank issues the same operations in the same order for any batch, also with zero samples.
+    Between lanes there is no order. `waits_as`: the class under which the main thread's waits on it are reported.
+    `host`: its tensors live in host memory, so that it runs on gloo whatever the device (background strategies must:
+    two threads on NCCL can deadlock).
+    """
+
+    name: str
+    waits_as: WaitClass
+    host: bool = False
+
+
+CONTROL = LaneSpec("control", "control", host=True)
+SHUFFLE = LaneSpec("shuffle", "shuffle", host=True)
+EXCHANGE = LaneSpec("exchange", "embedding")
+CRITICAL = LaneSpec("critical", "embedding")
+DENSE = LaneSpec("dense", "dense")
+
+
+class Handle(Protocol[T_co]):
+    """An operation in flight."""
+
+    def wait(self) -> T_co:
+        """Blocks until the operation is done and returns its result; raises what the operation raised.
+
+        On the main thread the time spent is recorded as a wait of the lane's class.
+        """
+
+
+@dataclass(frozen=True)
+class TargetCounts:
+    """How many label-carrying positions a step trains: what gradients are divided by.
+
+    `total` is over all ranks; it came with the batch's metadata. `local` is this rank's.
+    """
+
+    total: int
+    local: int
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """An embedding table, before it is sharded.
+
+    `rows` x `dim` values, drawn from normal(0, `init_std`) with a generator keyed by (seed, table, row block), so that
+    the same table comes out whatever the sharding.
+    """
+
+    name: str
+    rows: int
+    dim: int
+    optimizer: Literal["sgd", "rowwise-adagrad", "lazy-adam"] = "lazy-adam"
+    lr: float = 1e-3
+    init_std: float = 0.02
+
+
+@dataclass
+class RankContext:
+    """What one rank lends its strategies."""
+
+    rank: int
+    ranks: int
+    device: torch.device
+    dtype: torch.dtype
+    seed: int
+    lanes: Mapping[str, Lane]
+    timeline: Timeline
+    collectives: Collectives | None = None
+
+
+class Strategy(ABC):
+    """What every strategy is, whatever its axis. The first line of the class's docstring is its summary in `list`."""
+
+    @dataclass(frozen=True)
+    class Options:
+        """A frozen dataclass: the options a user may set, with their defaults. Override it."""
+
+    uses: ClassVar[frozenset[str]] = frozenset()
+    """Other axes whose services it calls. An axis that no strategy of a cell uses is shown as `-`."""
+    lanes: ClassVar[tuple[LaneSpec, ...]] = ()
+    """Lanes it issues operations on."""
+    lookahead: ClassVar[int] = 0
+    """How many batches beyond the current one must already be on their ranks when a step starts."""
+    exact: ClassVar[bool] = True
+    """Whether training with it equals the reference (naive, plain, backend, allreduce) up to rounding."""
+
+    context: RankContext
+
+    def __init__(self, options: Any = None) -> None:
+        self.options = self.Options() if options is None else options
+
+    def requirements(self) -> str | None:
+        """Why it cannot run on this machine ("needs CUDA driver 12.5, found none"), or None."""
+        return None
+
+    def roles(self) -> Mapping[str, int]:
+        """Extra server processes it needs, by role name."""
+        return {}
+
+    def setup(self, context: RankContext) -> None:
+        """Called once on every rank, after its lanes exist and before the first step."""
+        self.context = context
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint must hold for this strategy to go on. Collective: every rank calls it."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores what `state_dict` returned."""
+
+    def evidence(self) -> Mapping[str, Any]:
+        """Details of its own for the record's `observed`. What ran is never taken from here."""
+        return {}
+
+    def close(self) -> None:
+        """Joins every thread it started. Called once, on every rank, also after a failure."""
+
+
+@dataclass(frozen=True)
+class BatchMeta:
+    """A global batch as the balancer sees it: the same on every rank.
+
+    Samples are in global order: by source rank, then by place on that rank.
+    """
+
+    costs: NDArray[np.float64]
+    """[n], relative cost of training each sample."""
+    tokens: NDArray[np.int64]
+    """[n], history length."""
+    bytes: NDArray[np.int64]
+    """[n], what moving the sample costs."""
+    source: NDArray[np.int32]
+    """[n], the rank that loaded it."""
+    ranks: int
+    speeds: NDArray[np.float64]
+    """[ranks], relative speed of each rank; 1 where all are alike."""
+    token_limit: int | None
+    """Most tokens a rank can hold, or None."""
+    step: int
+
+
+class Sharding(Strategy):
+    """Which rank trains which sample of a global batch."""
+
+    moves: ClassVar[bool] = True
+    """Whether samples may change rank. If not, nothing is exchanged but the metadata."""
+
+    @abstractmethod
+    def assign(self, batch: BatchMeta) -> NDArray[np.int64]:
+        """The rank of each sample, int64[n]: a pure function of `batch` and of what `observe` was told.
+
+        It runs on a thread beside the training step; it must not touch torch's random state.
+        """
+
+    def observe(self, seconds: NDArray[np.float64]) -> None:
+        """Measured compute of an earlier step, float64[ranks]: gathered with the metadata, identical everywhere."""
+
+
+class EmbeddingExchange(Strategy):
+    """Row-sharded tables: who holds which row, and what is sent when."""
+
+    @abstractmethod
+    def build(self, tables: Sequence[TableSpec]) -> None:
+        """Makes this rank's shards. Called once, after `setup`."""
+
+    def prefetch(self, step: int, ids: Mapping[str, torch.Tensor]) -> None:
+        """The IDs of a coming batch are known (called at the start of `step - 1` if `lookahead` is 2)."""
+
+    @abstractmethod
+    def lookup(self, step: int, ids: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Rows for this rank's batch: by table, int64[m] IDs to [m, dim] rows, differentiable."""
+
+    @abstractmethod
+    def update(self, step: int, counts: TargetCounts) -> None:
+        """After backward: sends the gradients of `lookup`'s rows to their owners, who update.
+
+        Scale: the sum over ranks divided by `counts.total` when the exchange is synchronous, a rank's own gradients
+        divided by `counts.local` when it is not.
+        """
+
+    def flush(self) -> None:
+        """Finishes every pending update. Called before evaluations and checkpoints."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Full logical tables and optimizer state, whatever the sharding:
+        `{table: {"weight": [rows, dim], state name: [rows, ...]}}`. Collective; every rank gets it."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes full logical tables, keeps this rank's rows."""
+
+
+class Collectives(Strategy):
+    """How bytes move. Operations of one lane run in the order in which they were issued.
+
+    `kind` names what the bytes are (`ids`, `rows`, `gradients`, `dense`, `metadata`, `samples`): the recorder counts
+    bytes by it. Results are tensors on the device of the operand.
+    """
+
+    @abstractmethod
+    def all_to_all(
+        self,
+        lane: Lane,
+        send: torch.Tensor,
+        send_splits: Sequence[int],
+        receive_splits: Sequence[int],
+        *,
+        largest_split: int,
+        kind: str,
+    ) -> Handle[torch.Tensor]:
+        """Sends consecutive blocks of rows of `send` [sum(send_splits), ...] to ranks 0, 1, ...
+
+        Returns the received rows [sum(receive_splits), ...] in rank order. `largest_split`: the largest split between
+        any two ranks, which every rank must know alike, so that a large exchange is cut into the same pieces
+        everywhere.
+        """
+
+    @abstractmethod
+    def all_gather(self, lane: Lane, tensor: torch.Tensor, *, kind: str) -> Handle[torch.Tensor]:
+        """Tensors of one shape on all ranks to [ranks, *shape]."""
+
+    @abstractmethod
+    def all_reduce(self, lane: Lane, tensor: torch.Tensor, *, kind: str) -> Handle[torch.Tensor]:
+        """Sums over ranks, in place."""
+
+
+class DenseSync(Strategy):
+    """How the dense parameters, replicated on every rank, are kept together."""
+
+    @abstractmethod
+    def attach(self, module: torch.nn.Module) -> None:
+        """Called once, after `setup`, with equal parameters on every rank."""
+
+    def on_gradient_ready(self, parameter: torch.nn.Parameter) -> None:
+        """Called inside backward, once for each parameter, when its gradient is complete."""
+
+    def after_backward(self, step: int, counts: TargetCounts) -> None:
+        """Gradients are sums over this rank's targets; operations started here overlap the embedding updates."""
+
+    def before_step(self) -> None:
+        """Last call before the optimizer step: gradients must now be those that the optimizer takes."""
+
+    def after_step(self) -> None:
+        """The optimizer has stepped."""
+
+    @abstractmethod
+    def replicas(self) -> Mapping[str, Mapping[str, torch.Tensor]]:
+        """What to evaluate: dense state dicts by name (`trainer`, `mean`, `central`); the first is the headline.
+
+        Collective: every rank calls it.
+        """
+
+
+CONTRACTS: dict[str, type[Strategy]] = {
+    "sharding": Sharding,
+    "embedding": EmbeddingExchange,
+    "collectives": Collectives,
+    "sync": DenseSync,
+}

@@ -1,0 +1,148 @@
+"""`name:key=value,key=value`: how strategies, workloads and clusters are named and their options typed.
+
+A plugin declares its options as a frozen dataclass; `build_options` fills it from text. Unknown keys and
+values of the wrong type are `UserError`s that name what would be right.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NewType, TypeVar
+
+from fsbench.errors import UserError
+
+ByteSize = NewType("ByteSize", int)
+"""A number of bytes, written `4096`, `64KiB`, `1MiB` or `2GiB`."""
+
+T = TypeVar("T")
+_UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+_SPEC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A name and its options as text, exactly as the user gave them."""
+
+    name: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> Spec:
+        """Reads `name` or `name:key=value,...`.
+
+        Raises:
+            UserError: an empty name, an option without `=`, or an option given twice.
+        """
+        name, colon, tail = text.partition(":")
+        if not _SPEC_NAME.match(name):
+            raise UserError(f"{text!r} is not NAME or NAME:KEY=VALUE,...")
+        options: dict[str, str] = {}
+        for part in tail.split(",") if colon else ():
+            key, equals, value = part.partition("=")
+            if not key or not equals:
+                raise UserError(f"{text!r}: {part!r} is not KEY=VALUE")
+            if key in options:
+                raise UserError(f"{text!r}: option {key!r} is given twice")
+            options[key] = value
+        return cls(name, options)
+
+    def __str__(self) -> str:
+        if not self.options:
+            return self.name
+        return self.name + ":" + ",".join(f"{key}={value}" for key, value in sorted(self.options.items()))
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What to print after an unknown name: the closest known ones first, then all of them."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(close)}? " if close else ""
+    return f"{hint}valid: {', '.join(names) or 'none'}"
+
+
+def build_options(options_type: type[T], given: Mapping[str, str], *, owner: str) -> T:
+    """Fills the dataclass `options_type` from text.
+
+    Args:
+        options_type: a dataclass whose fields are bool, int, float, str, `ByteSize`, a `Literal` of strings,
+            or one of these `| None`.
+        given: the texts by option name.
+        owner: who the options belong to, for messages: `sharding cost-aware`.
+
+    Raises:
+        UserError: an unknown option, a required one left out, a value of the wrong type, or a value the
+            dataclass itself refuses (a `ValueError` out of its `__post_init__`).
+    """
+    hints = typing.get_type_hints(options_type)
+    fields = [f for f in dataclasses.fields(options_type) if f.init]  # type: ignore[arg-type]
+    known = [f.name for f in fields]
+    values = {}
+    for key, text in given.items():
+        if key not in known:
+            raise UserError(f"{owner} has no option {key!r}; {nearest(key, known)}")
+        try:
+            values[key] = _convert(text, hints[key])
+        except ValueError as error:
+            raise UserError(f"{owner}: option {key}={text}: {error}") from None
+    if absent := [f.name for f in fields if _required(f) and f.name not in values]:
+        raise UserError(f"{owner} needs {' and '.join(f'{name}=...' for name in absent)}")
+    try:
+        return options_type(**values)
+    except ValueError as error:
+        raise UserError(f"{owner}: {error}") from None
+
+
+def _required(option: dataclasses.Field) -> bool:
+    return option.default is dataclasses.MISSING and option.default_factory is dataclasses.MISSING
+
+
+def _convert(text: str, kind: Any) -> Any:
+    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
+        inner = [arg for arg in typing.get_args(kind) if arg is not type(None)]
+        return None if text.lower() == "none" else _convert(text, inner[0])
+    if typing.get_origin(kind) is Literal:
+        choices = typing.get_args(kind)
+        if text not in choices:
+            raise ValueError(f"expected one of {', '.join(choices)}")
+        return text
+    if kind is ByteSize:
+        return _byte_size(text)
+    if kind is bool:
+        return _boolean(text)
+    if kind is int:
+        return _number(text, int, "a whole number")
+    if kind is float:
+        return _number(text, float, "a number")
+    if kind is str:
+        return text
+    raise TypeError(f"options cannot be of type {kind}")
+
+
+def _boolean(text: str) -> bool:
+    lowered = text.lower()
+    if lowered not in ("true", "false", "yes", "no", "1", "0"):
+        raise ValueError("expected true or false")
+    return lowered in ("true", "yes", "1")
+
+
+def _number(text: str, kind: type, expected: str) -> Any:
+    try:
+        value = kind(text)
+    except ValueError:
+        raise ValueError(f"expected {expected}") from None
+    if value != value or value in (float("inf"), float("-inf")):
+        raise ValueError("expected a finite number")
+    return value
+
+
+def _byte_size(text: str) -> int:
+    match = re.fullmatch(r"(\d+)\s*([A-Za-z]*)", text)
+    if not match or match[2].lower() not in _UNITS:
+        raise ValueError("expected a size such as 4096, 64KiB or 1MiB")
+    return int(match[1]) * _UNITS[match[2].lower()]
