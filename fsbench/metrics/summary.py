@@ -1,0 +1,160 @@
+"""The metrics of one run, by the names of the result schema, from its timeline and what it trained.
+
+A metric that cannot be formed is None with a reason: never 0, never NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fsbench.metrics.bubbles import BUBBLE_PARTS, Bubbles
+from fsbench.metrics.trace import WAIT_CLASSES, RunTrace
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What each rank trained in each measured step: arrays [ranks, steps].
+
+    `samples`, `tokens`: int64, real ones; `longest`: int64, tokens of the longest sample; `flops`: float64,
+    the model's operations at real lengths; `costs`: float64, what the balancer believed, in any unit.
+    """
+
+    samples: Int64
+    tokens: Int64
+    longest: Int64
+    flops: Float64
+    costs: Float64
+
+
+def summarise(trace: RunTrace, bubbles: Bubbles, trained: Trained) -> tuple[dict[str, Any], dict[str, str]]:
+    """Metrics by name, and for each that is None the reason.
+
+    Raises:
+        ValueError: `trained` is not about the ranks and steps of the trace.
+    """
+    shape = bubbles.windows.shape
+    for name, values in vars(trained).items():
+        if values.shape != shape:
+            raise ValueError(f"{name} is about {values.shape} ranks and steps; expected {shape}")
+    sheet = _Sheet()
+    _step_times(sheet, bubbles)
+    _throughput(sheet, elapsed_ns(trace), trained)
+    _bubble(sheet, bubbles, int(trained.samples.sum()))
+    _balance(sheet, bubbles, trained)
+    _traffic(sheet, trace, bubbles.ns.shape[1])
+    return sheet.metrics, sheet.missing
+
+
+def elapsed_ns(trace: RunTrace) -> int:
+    """From the first window's begin to the last one's end, over ranks.
+
+    Without a shared clock, begins of two ranks do not compare: the longest span of one rank stands for it.
+    """
+    spans = np.array([(rank.step_begin[0], rank.step_end[-1]) for rank in trace.ranks if len(rank.windows)])
+    if not len(spans):
+        return 0
+    if trace.shared_clock:
+        return int(spans[:, 1].max() - spans[:, 0].min())
+    return int((spans[:, 1] - spans[:, 0]).max())
+
+
+def bytes_sent(trace: RunTrace) -> dict[tuple[str, str], int]:
+    """Bytes by (wait class of the lane, kind) of the operations that started inside a rank's windows, all ranks.
+
+    Inside: between its first window's begin and its last one's end.
+    """
+    sent: dict[tuple[str, str], int] = {}
+    for lane in trace.lanes.values():
+        for rank, ops in zip(trace.ranks, lane.ops, strict=True):
+            if not len(rank.windows):
+                continue
+            inside = (ops.starts >= rank.step_begin[0]) & (ops.starts < rank.step_end[-1])
+            by_kind = np.bincount(ops.kinds[inside], ops.bytes_sent[inside], minlength=len(trace.kind_names))
+            for name, total in zip(trace.kind_names, by_kind.tolist(), strict=True):
+                sent[lane.waits_as, name] = sent.get((lane.waits_as, name), 0) + int(total)
+    return sent
+
+
+@dataclass
+class _Sheet:
+    """Metrics as they are entered, and the reasons of those that are missing."""
+
+    metrics: dict[str, Any] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def enter(self, name: str, value: float | Mapping[str, float] | None, otherwise: str) -> None:
+        """Enters a value; None or an empty mapping is missing, for the reason `otherwise`."""
+        if value is None or value == {}:
+            self.metrics[name], self.missing[name] = None, otherwise
+        elif isinstance(value, float) and not np.isfinite(value):
+            self.metrics[name], self.missing[name] = None, f"came out as {value}"
+        else:
+            self.metrics[name] = value
+
+    def enter_ratio(self, name: str, above: float, below: float, otherwise: str) -> None:
+        """Enters a quotient; missing, for the reason `otherwise`, if the divisor is 0."""
+        self.enter(name, float(above) / float(below) if below else None, otherwise)
+
+
+_TRAFFIC = ("embedding", "dense", "shuffle")
+_NO_STEP = "no step was measured"
+_NO_SAMPLE = "no sample was trained"
+
+
+def _step_times(sheet: _Sheet, bubbles: Bubbles) -> None:
+    step_ms = bubbles.step_ns / 1e6
+    for percentile in (50, 95):
+        value = float(np.percentile(step_ms, percentile)) if len(step_ms) else None
+        sheet.enter(f"step_ms_p{percentile}", value, _NO_STEP)
+
+
+def _throughput(sheet: _Sheet, elapsed: int, trained: Trained) -> None:
+    sheet.enter_ratio("samples_per_s", trained.samples.sum() * 1e9, elapsed, _NO_STEP)
+    sheet.enter_ratio("tokens_per_s", trained.tokens.sum() * 1e9, elapsed, _NO_STEP)
+    sheet.enter_ratio("tflops", trained.flops.sum() / 1e3, elapsed, _NO_STEP)
+
+
+def _bubble(sheet: _Sheet, bubbles: Bubbles, samples: int) -> None:
+    shares = bubbles.shares()
+    for name in ("bubble", *(f"bubble_{part}" for part in BUBBLE_PARTS)):
+        sheet.enter(name, shares.get(name), _NO_STEP)
+    lost = int(bubbles.windows.sum()) - int(bubbles.compute.sum())
+    sheet.enter_ratio("lost_us_per_sample", lost / 1e3, samples, _NO_SAMPLE)
+    exposed = {name: ns / 1e6 for name, ns in bubbles.exposed_ns_by_class().items()}
+    sheet.enter("exposed_ms_by_class", exposed, _NO_STEP)
+    sheet.enter("exposed_embedding_ms", exposed.get("embedding"), _NO_STEP)
+    sheet.enter("blocked_share", bubbles.blocked_share(), _NO_STEP)
+
+
+def _balance(sheet: _Sheet, bubbles: Bubbles, trained: Trained) -> None:
+    for name, loads, of in (
+        ("imbalance_predicted", trained.costs, "predicted cost"),
+        ("imbalance_measured", bubbles.compute, "measured compute"),
+    ):
+        total = float(loads.sum())
+        sheet.enter_ratio(name, loads.max(axis=0, initial=0).sum() * len(loads), total, f"there is no {of}")
+    padded = int((trained.samples * trained.longest).sum())
+    sheet.enter_ratio("padding", padded - int(trained.tokens.sum()), padded, "no token was trained")
+
+
+def _traffic(sheet: _Sheet, trace: RunTrace, steps: int) -> None:
+    if not steps:
+        for name in ("bytes_by_class", *(f"{name}_bytes_per_step" for name in _TRAFFIC)):
+            sheet.enter(name, None, _NO_STEP)
+        return
+    sent = bytes_sent(trace)
+    kinds = dict.fromkeys(trace.kind_names, 0.0)
+    for (_, kind), total in sent.items():
+        kinds[kind] += total / steps
+    sheet.enter("bytes_by_class", kinds, "no operation was recorded")
+    for name in _TRAFFIC:
+        total = sum(size for (waits_as, _), size in sent.items() if waits_as == name)
+        sheet.enter(f"{name}_bytes_per_step", total / steps, _NO_STEP)
