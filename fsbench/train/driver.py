@@ -1,0 +1,91 @@
+"""The step driver. It knows no strategy by name: it asks each one at fixed points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from fsbench.axes import Sharding
+from fsbench.train.pipeline import BatchPipeline, ShardStats
+from fsbench.train.trainer import Trainer
+from fsbench.workload import Batch, Loader
+
+
+class Driver:
+    """Trains steps [first, end) of a trainer.
+
+    `losses`: this rank's loss sum of each step, a scalar tensor on the device; `targets`: the global target count of
+    each step; `stats`: what the sharding did to each global batch. `workload` and `sharding` stand in for the
+    trainer's own (the noise floor does that).
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        first: int,
+        end: int,
+        *,
+        workload: Loader | None = None,
+        sharding: Sharding | None = None,
+    ) -> None:
+        self.trainer = trainer
+        self.step = first
+        self.end = end
+        self.losses: list[torch.Tensor] = []
+        self.targets: list[int] = []
+        self.stats: list[ShardStats] = []
+        self._pipeline = BatchPipeline(
+            workload or trainer.workload,
+            sharding or trainer.strategies.sharding,
+            trainer.context,
+            trainer.strategies.lookahead,
+            first,
+            end,
+        )
+
+    def run(self, before_step: Callable[[int], None] = lambda step: None) -> None:
+        """Trains all steps, then finishes pending updates. `before_step` is called outside the windows."""
+        while self.step < self.end:
+            before_step(self.step)
+            self.train_step()
+        self.trainer.strategies.embedding.flush()
+
+    def train_step(self) -> None:
+        """One window. Whatever a strategy does in its own methods is labelled `strategy`, but for its waits."""
+        trainer, step = self.trainer, self.step
+        timeline, embedding, sync = trainer.context.timeline, trainer.strategies.embedding, trainer.strategies.sync
+        timeline.begin_step()
+        sharded = self._pipeline.take()
+        with timeline.strategy:
+            if embedding.lookahead > 1 and (coming := self._pipeline.peek()):
+                embedding.prefetch(step + 1, coming.batch.ids)
+            batch = _to(sharded.batch, trainer.context.device)
+            rows = embedding.lookup(step, batch.ids)
+        with timeline.compute:
+            loss = trainer.model(batch, rows)
+            loss.backward()
+        with timeline.strategy:
+            sync.after_backward(step, sharded.counts)
+            embedding.update(step, sharded.counts)
+            sync.before_step()
+        with timeline.compute:
+            trainer.optimizer.step()
+            trainer.optimizer.zero_grad(set_to_none=False)
+        with timeline.strategy:
+            sync.after_step()
+        self.losses.append(loss.detach())
+        self.targets.append(sharded.counts.total)
+        self.stats.append(sharded.stats)
+        timeline.end_step()
+        self.step += 1
+
+
+def _to(batch: Batch, device: torch.device) -> Batch:
+    if device.type == "cpu":
+        return batch
+    return Batch(
+        batch.samples,
+        {name: ids.to(device, non_blocking=True) for name, ids in batch.ids.items()},
+        {name: feature.to(device, non_blocking=True) for name, feature in batch.features.items()},
+    )

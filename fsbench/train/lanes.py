@@ -1,0 +1,140 @@
+"""Lanes: one process group and one first-in-first-out queue each.
+
+On gloo a thread of its own drains a lane's queue, so that its operations run beside compute. On NCCL operations are
+issued at once by the caller, in the order of the calls, and run on the communicator's stream.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from fsbench.axes import CONTROL, CRITICAL, DENSE, EXCHANGE, SHUFFLE, LaneSpec
+from fsbench.collect import recorder
+from fsbench.collect.timeline import Timeline
+
+_FIXED_ORDER = (CONTROL, SHUFFLE, EXCHANGE, CRITICAL, DENSE)
+
+
+@dataclass
+class Issued:
+    """A job's result that is ready once `work` is: what a job on an NCCL lane returns."""
+
+    result: Any
+    work: Any
+
+
+class LaneHandle:
+    """One job of a lane. `wait` returns its result or raises its error."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._done = threading.Event()
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+    def _run(self, job: Callable[[], Any], kind: str, *, finish: bool) -> None:
+        log = self._lane.log
+        outer, log.kind = log.kind, kind
+        try:
+            self._result = job()
+            if finish:
+                self._finish()
+        except BaseException as error:
+            self._error = error
+        finally:
+            log.kind = outer
+            self._done.set()
+
+    def _finish(self) -> None:
+        if isinstance(self._result, Issued):
+            self._result.work.wait()
+            self._result = self._result.result
+
+    def wait(self) -> Any:
+        timeline = self._lane.timeline
+        if timeline.on_main_thread():
+            with timeline.wait(self._lane.name):
+                self._done.wait()
+        else:
+            self._done.wait()
+        if self._error is not None:
+            raise self._error
+        self._finish()
+        return self._result
+
+
+class Lane:
+    """Submit jobs; each may issue operations on `group`. Every rank submits the same jobs in the same order."""
+
+    def __init__(self, spec: LaneSpec, group: Any, timeline: Timeline) -> None:
+        self.name = spec.name
+        self.spec = spec
+        self.group = group
+        self.timeline = timeline
+        self.log: recorder.OperationLog = group.log
+
+    def submit(self, job: Callable[[], Any], *, kind: str) -> LaneHandle:
+        """Queues `job`. `kind` names what its bytes are; jobs submitted inside a job run at once, in its place."""
+        handle = LaneHandle(self)
+        handle._run(job, kind, finish=False)
+        return handle
+
+    def close(self) -> None:
+        """Ends the lane's thread after the jobs that are queued."""
+
+
+class ThreadedLane(Lane):
+    """A lane whose queue is drained by a thread of its own."""
+
+    def __init__(self, spec: LaneSpec, group: Any, timeline: Timeline) -> None:
+        super().__init__(spec, group, timeline)
+        self._queue: queue.SimpleQueue[tuple[LaneHandle, Callable[[], Any], str] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._drain, name=f"lane-{spec.name}", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Callable[[], Any], *, kind: str) -> LaneHandle:
+        handle = LaneHandle(self)
+        if threading.current_thread() is self._thread:
+            handle._run(job, kind, finish=True)
+        else:
+            self._queue.put((handle, job, kind))
+        return handle
+
+    def _drain(self) -> None:
+        while (item := self._queue.get()) is not None:
+            handle, job, kind = item
+            handle._run(job, kind, finish=True)
+            # The last handle would otherwise keep its tensors alive until the next job.
+            del item, handle, job
+
+    def close(self) -> None:
+        self._queue.put(None)
+        self._thread.join()
+
+
+def open_lanes(
+    wanted: Iterable[LaneSpec], timeline: Timeline, device: torch.device, timeout: timedelta
+) -> dict[str, Lane]:
+    """Creates the groups of all lanes, in the same order on every rank: fixed ones first, then by name."""
+    lanes: dict[str, Lane] = {}
+    for spec in ordered(wanted):
+        on_host = spec.host or device.type == "cpu"
+        backend = recorder.GLOO if on_host else recorder.NCCL
+        group = dist.new_group(backend=backend, timeout=timeout)
+        lanes[spec.name] = (ThreadedLane if on_host else Lane)(spec, group, timeline)
+    return lanes
+
+
+def ordered(wanted: Iterable[LaneSpec]) -> list[LaneSpec]:
+    """Lanes without repeats, in the order in which their groups are created."""
+    specs = set(wanted) | {CONTROL, SHUFFLE}
+    fixed = [spec for spec in _FIXED_ORDER if spec in specs]
+    return fixed + sorted(specs - set(fixed), key=lambda spec: spec.name)

@@ -1,0 +1,92 @@
+"""The phases of a run on one rank: train, evaluate, measure the noise floor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from fsbench.launch.heartbeat import Heartbeat
+from fsbench.train.driver import Driver
+from fsbench.train.evaluation import RankCounts, rank_users
+from fsbench.train.floor import SameForAll, Stay
+from fsbench.train.pipeline import ShardStats
+from fsbench.train.trainer import Trainer
+from fsbench.workload import Ranking
+
+MAX_WARMUP = 5
+FLOOR_WARMUP = 2
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a run leaves on a rank.
+
+    `measured`, `floor`: ranges of windows in the timeline, warm-up left out. `losses`: mean loss a target of each
+    step, over all ranks. `stats`: what the sharding did, of all steps. `evaluated`: counts by replica name, the first
+    is the headline; None where the workload measures no ranking.
+    """
+
+    measured: range
+    floor: range
+    losses: list[float]
+    stats: list[ShardStats]
+    ranking: Ranking | None
+    evaluated: dict[str, RankCounts] | None
+
+
+class TrainingRun:
+    """Runs the phases; every rank executes the same ones."""
+
+    def __init__(self, trainer: Trainer, steps: int, heartbeat: Heartbeat) -> None:
+        self._trainer = trainer
+        self._steps = steps
+        self._heartbeat = heartbeat
+
+    def execute(self) -> Finished:
+        warmup = min(MAX_WARMUP, self._steps // 4)
+        driver = Driver(self._trainer, 0, self._steps)
+        driver.run(lambda step: self._heartbeat.beat("train", step, self._steps))
+        losses = global_losses(driver)
+        self._heartbeat.beat("evaluate")
+        ranking = self._trainer.workload.ranking()
+        evaluated = self._evaluate(ranking) if ranking else None
+        floor_steps = self._floor()
+        return Finished(
+            measured=range(warmup, self._steps),
+            floor=range(self._steps + FLOOR_WARMUP, self._steps + floor_steps),
+            losses=losses,
+            stats=driver.stats,
+            ranking=ranking,
+            evaluated=evaluated,
+        )
+
+    def _evaluate(self, ranking: Ranking) -> dict[str, RankCounts]:
+        model = self._trainer.model
+        trained = {name: value.clone() for name, value in model.state_dict().items()}
+        counts = {}
+        for name, state in self._trainer.strategies.sync.replicas().items():
+            model.load_state_dict(state)
+            counts[name] = rank_users(self._trainer, ranking)
+        model.load_state_dict(trained)
+        return counts
+
+    def _floor(self) -> int:
+        """Trains on a little, every rank on the same samples. Comes last: it spoils the model."""
+        steps = FLOOR_WARMUP + max(8, self._steps // 4)
+        end = self._steps + steps
+        same = SameForAll(self._trainer.workload)
+        driver = Driver(self._trainer, self._steps, end, workload=same, sharding=Stay())
+        driver.run(lambda step: self._heartbeat.beat("noise floor", step - self._steps, steps))
+        return steps
+
+
+def global_losses(driver: Driver) -> list[float]:
+    """Mean loss a target of each step, over all ranks. Collective. Steps without a target give 0 targets: NaN-free,
+    their loss is the sum, 0."""
+    if not driver.losses:
+        return []
+    sums = torch.stack(driver.losses).double().cpu()
+    dist.all_reduce(sums)
+    return (sums / torch.tensor(driver.targets).clamp(min=1)).tolist()

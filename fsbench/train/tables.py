@@ -1,0 +1,156 @@
+"""Row-sharded embedding tables: who owns a row, the owner's shard, and its optimizer. For any embedding strategy.
+
+Updates are in place, touch only the rows they are given, and take the step number as an argument, so that a strategy
+may apply them late and in parts without changing the result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fsbench.axes import TableSpec
+
+_INIT_BLOCK = 65_536
+_GOLDEN = 0.6180339887498949
+
+
+@dataclass(frozen=True)
+class RowPartition:
+    """Deals the rows of a table to ranks by a multiplicative hash.
+
+    `place = row * multiplier mod rows` is a permutation; owner = place mod ranks and slot = place div ranks. Popular
+    rows, which often have neighbouring IDs, spread evenly, and no array of owners is kept.
+    """
+
+    rows: int
+    ranks: int
+
+    @property
+    def multiplier(self) -> int:
+        """The number nearest above the golden section of `rows` that is coprime to it (Knuth, TAOCP 3, 6.4)."""
+        candidate = max(1, int(self.rows * _GOLDEN))
+        while math.gcd(candidate, self.rows) != 1:
+            candidate += 1
+        return candidate
+
+    @property
+    def slots(self) -> int:
+        """Slots of the fullest rank."""
+        return -(-self.rows // self.ranks)
+
+    def size(self, rank: int) -> int:
+        """How many rows a rank owns."""
+        return (self.rows - rank + self.ranks - 1) // self.ranks
+
+    def key(self, ids: torch.Tensor) -> torch.Tensor:
+        """int64[m] IDs to int64[m] keys, `owner * slots + slot`: sorting by key groups IDs by owner."""
+        place = ids * self.multiplier % self.rows
+        return place % self.ranks * self.slots + place // self.ranks
+
+    def ids(self, rank: int) -> torch.Tensor:
+        """int64[size(rank)]: the IDs that a rank owns, by slot."""
+        places = torch.arange(self.size(rank), dtype=torch.int64) * self.ranks + rank
+        if self.rows == 1:
+            return places
+        return places * pow(self.multiplier, -1, self.rows) % self.rows
+
+
+class TableShard:
+    """One rank's rows of a table, with their optimizer state.
+
+    Optimizers: `sgd`; `rowwise-adagrad` (one accumulator a row: the mean of squares over the row, as fbgemm's
+    EXACT_ROWWISE_ADAGRAD); `lazy-adam` (moments of touched rows only, bias correction by the global step, as
+    torch.optim.SparseAdam).
+
+    `weight`: [size, dim]; `state`: by name, [size] or [size, dim].
+    """
+
+    def __init__(
+        self, spec: TableSpec, partition: RowPartition, rank: int, seed: int, dtype: torch.dtype, device: Any
+    ) -> None:
+        self.spec = spec
+        self.ids = partition.ids(rank)
+        self.weight = _initial_rows(spec, self.ids, seed).to(dtype).to(device)
+        self.state: dict[str, torch.Tensor] = {}
+        if spec.optimizer == "rowwise-adagrad":
+            self.state["sum"] = self.weight.new_zeros(len(self.ids))
+        elif spec.optimizer == "lazy-adam":
+            self.state["mean"] = torch.zeros_like(self.weight)
+            self.state["variance"] = torch.zeros_like(self.weight)
+
+    def read(self, slots: torch.Tensor) -> torch.Tensor:
+        """Rows [m, dim] of the given slots."""
+        return self.weight.index_select(0, slots)
+
+    def apply(self, slots: torch.Tensor, gradients: torch.Tensor, step: int, *, scale: float) -> None:
+        """Updates rows in place.
+
+        Args:
+            slots: int64[m], repeats allowed: their gradients are added in the order given.
+            gradients: [m, dim].
+            step: number of this update, from 1 (bias correction).
+            scale: what the summed gradients are multiplied with.
+        """
+        if not len(slots):
+            return
+        rows, place = torch.unique(slots, return_inverse=True)
+        summed = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
+        getattr(self, "_" + self.spec.optimizer.replace("-", "_"))(rows, summed.mul_(scale), step)
+
+    def _sgd(self, rows: torch.Tensor, gradient: torch.Tensor, step: int) -> None:
+        self.weight.index_add_(0, rows, gradient, alpha=-self.spec.lr)
+
+    def _rowwise_adagrad(self, rows: torch.Tensor, gradient: torch.Tensor, step: int) -> None:
+        total = self.state["sum"].index_select(0, rows) + gradient.square().mean(1)
+        self.state["sum"].index_copy_(0, rows, total)
+        self.weight.index_add_(0, rows, gradient / (total.sqrt() + 1e-8)[:, None], alpha=-self.spec.lr)
+
+    def _lazy_adam(self, rows: torch.Tensor, gradient: torch.Tensor, step: int) -> None:
+        beta1, beta2, epsilon = 0.9, 0.999, 1e-8
+        mean = self.state["mean"].index_select(0, rows).lerp_(gradient, 1 - beta1)
+        variance = self.state["variance"].index_select(0, rows).mul_(beta2)
+        variance.addcmul_(gradient, gradient, value=1 - beta2)
+        self.state["mean"].index_copy_(0, rows, mean)
+        self.state["variance"].index_copy_(0, rows, variance)
+        rate = self.spec.lr * math.sqrt(1 - beta2**step) / (1 - beta1**step)
+        self.weight.index_add_(0, rows, mean.div_(variance.sqrt_().add_(epsilon)), alpha=-rate)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Weight and optimizer state, by name, by slot."""
+        return {"weight": self.weight, **self.state}
+
+    def load(self, full: Mapping[str, torch.Tensor]) -> None:
+        """Takes this shard's rows out of full logical tensors [rows, ...].
+
+        Raises:
+            ValueError: the state is of another optimizer.
+        """
+        if full.keys() != self.tensors().keys():
+            raise ValueError(
+                f"table {self.spec.name}: the checkpoint holds {sorted(full)}, "
+                f"optimizer {self.spec.optimizer} needs {sorted(self.tensors())}"
+            )
+        for name, tensor in self.tensors().items():
+            tensor.copy_(full[name].index_select(0, self.ids))
+
+
+def _initial_rows(spec: TableSpec, ids: torch.Tensor, seed: int) -> torch.Tensor:
+    """float32[len(ids), dim]: the rows' initial values, the same for an ID whoever owns it."""
+    rows = torch.empty(len(ids), spec.dim)
+    order = torch.argsort(ids)
+    blocks = torch.arange(0, spec.rows + _INIT_BLOCK, _INIT_BLOCK)
+    bounds = torch.searchsorted(ids[order], blocks)
+    for block, (low, high) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
+        key = hashlib.sha256(f"{seed}/{spec.name}/{block}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(key[:7], "little"))
+        start = block * _INIT_BLOCK
+        values = torch.randn(min(_INIT_BLOCK, spec.rows - start), spec.dim, generator=generator)
+        mine = order[low:high]
+        rows[mine] = values[ids[mine] - start] * spec.init_std
+    return rows

@@ -1,0 +1,109 @@
+"""A cell on one rank: its workload and its four strategies, set up together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+
+from fsbench.axes import (
+    AXES,
+    Collectives,
+    DenseSync,
+    EmbeddingExchange,
+    LaneSpec,
+    RankContext,
+    Sharding,
+    Strategy,
+)
+from fsbench.collect.timeline import Timeline
+from fsbench.errors import Unsupported
+from fsbench.train.lanes import open_lanes, ordered
+from fsbench.workload import Workload
+
+
+@dataclass(frozen=True)
+class Strategies:
+    """One strategy an axis."""
+
+    sharding: Sharding
+    embedding: EmbeddingExchange
+    collectives: Collectives
+    sync: DenseSync
+
+    def all(self) -> tuple[Strategy, ...]:
+        return tuple(getattr(self, axis) for axis in AXES)
+
+    @property
+    def lookahead(self) -> int:
+        """Batches that must lie on their ranks beyond the current one."""
+        return max(strategy.lookahead for strategy in self.all())
+
+    @property
+    def lane_specs(self) -> list[LaneSpec]:
+        return ordered(lane for strategy in self.all() for lane in strategy.lanes)
+
+
+@dataclass
+class Trainer:
+    """What the step driver drives. `model` is replicated, with equal parameters on every rank."""
+
+    context: RankContext
+    workload: Workload
+    strategies: Strategies
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+
+
+def open_trainer(
+    workload: Workload,
+    strategies: Strategies,
+    *,
+    rank: int,
+    ranks: int,
+    device: torch.device,
+    seed: int,
+    timeout: timedelta,
+) -> Trainer:
+    """Creates lanes, tables and model. Collective; needs torch.distributed to be initialised.
+
+    `workload` must be prepared.
+
+    Raises:
+        Unsupported: a strategy's `requirements` are not met; the message is its reason.
+    """
+    for axis, strategy in zip(AXES, strategies.all(), strict=True):
+        if reason := strategy.requirements():
+            raise Unsupported(f"{axis} {type(strategy).__name__}: {reason}")
+    dtype = getattr(torch, getattr(workload.options, "dtype", "float32"))
+    specs = strategies.lane_specs
+    timeline = Timeline([spec.name for spec in specs])
+    context = RankContext(
+        rank=rank,
+        ranks=ranks,
+        device=device,
+        dtype=dtype,
+        seed=seed,
+        lanes=open_lanes(specs, timeline, device, timeout),
+        timeline=timeline,
+        collectives=strategies.collectives,
+    )
+    for strategy in strategies.all():
+        strategy.setup(context)
+    torch.manual_seed(seed)
+    model = workload.build_model(dtype).to(device)
+    strategies.embedding.build(workload.tables())
+    strategies.sync.attach(model)
+    if type(strategies.sync).on_gradient_ready is not DenseSync.on_gradient_ready:
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(strategies.sync.on_gradient_ready)
+    return Trainer(context, workload, strategies, model, workload.dense_optimizer(model.parameters()))
+
+
+def close_trainer(trainer: Trainer) -> None:
+    """Joins every thread of the trainer."""
+    for strategy in trainer.strategies.all():
+        strategy.close()
+    for lane in trainer.context.lanes.values():
+        lane.close()

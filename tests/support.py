@@ -1,0 +1,66 @@
+"""Builders shared by tests: tiny workloads, cells and data files. Everything a rank process calls lives in a module."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+
+from fsbench.axes import AXES, DEFAULTS, BatchMeta, Sharding
+from fsbench.options import Spec
+from fsbench.plugins import create
+from fsbench.train.trainer import Strategies, Trainer, open_trainer
+
+TINY = "dim=8,heads=2,layers=1,negatives=4,dtype=float64"
+TINY_LONG = f"long-cpu:batch=4,items=50,categories=5,max_len=24,eval_users=150,{TINY}"
+LIMIT = timedelta(seconds=40)
+
+
+class AllOnOne(Sharding):
+    """Gives every sample to one rank: the others train nothing."""
+
+    lookahead = 1
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self._rank = rank
+
+    def assign(self, batch: BatchMeta) -> np.ndarray:
+        return np.full(len(batch.costs), self._rank % batch.ranks)
+
+
+def open_cell(
+    rank: int,
+    ranks: int,
+    workload: str = TINY_LONG,
+    data_dir: Path | None = None,
+    seed: int = 3,
+    sharding_object: Sharding | None = None,
+    **axes: str,
+) -> Trainer:
+    """A trainer on this rank, with the default strategy on every axis that is not named."""
+    import torch
+
+    prepared = create("workloads", Spec.parse(workload))
+    prepared.prepare(data_dir, seed)
+    chosen = {axis: create(axis, Spec.parse(axes.get(axis, DEFAULTS[axis]))) for axis in AXES}
+    if sharding_object is not None:
+        chosen["sharding"] = sharding_object
+    return open_trainer(
+        prepared,
+        Strategies(**chosen),
+        rank=rank,
+        ranks=ranks,
+        device=torch.device("cpu"),
+        seed=seed,
+        timeout=LIMIT,
+    )
+
+
+def write_ratings(folder: Path, rows: list[tuple[int, int, int]]) -> Path:
+    """`rows` of (user, item, timestamp) as folder/ml-100k/u.data; returns the folder."""
+    target = folder / "ml-100k"
+    target.mkdir()
+    (target / "u.data").write_text("".join(f"{user}\t{item}\t3\t{time}\n" for user, item, time in rows))
+    return folder

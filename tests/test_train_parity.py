@@ -1,0 +1,140 @@
+"""Training is the same whoever trains which sample, on however many ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import support
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
+
+SGD = support.TINY_LONG + ",table_optimizer=sgd,table_lr=1"
+LIMITS = {"naive": 1e-12, "cost-aware": 1e-12}
+
+
+def one_step_gradients(rank, ranks, sharding, all_on=None, workload=SGD, data_dir=None):
+    """After one step: the all-reduced dense gradient, and what the tables lost (their gradient at rate 1)."""
+    import torch
+
+    from fsbench.train.driver import Driver
+    from fsbench.train.trainer import close_trainer
+
+    chosen = None if all_on is None else support.AllOnOne(all_on)
+    trainer = support.open_cell(rank, ranks, workload, data_dir, sharding_object=chosen, sharding=sharding)
+    before = trainer.strategies.embedding.state_dict()["items"]["weight"].clone()
+    gradients = []
+
+    def keep_gradients(*_):
+        gradients.append(torch.cat([p.grad.flatten().clone() for p in trainer.model.parameters()]))
+
+    trainer.optimizer.register_step_pre_hook(keep_gradients)
+    Driver(trainer, 0, 1).run()
+    after = trainer.strategies.embedding.state_dict()["items"]["weight"]
+    close_trainer(trainer)
+    return gradients[0].numpy(), (before - after).numpy()
+
+
+def assert_equal_in_norm(left, right, limit):
+    import numpy as np
+
+    for a, b in zip(left, right, strict=True):
+        assert np.linalg.norm(b) > 0
+        assert np.linalg.norm(a - b) <= limit * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_cost_aware_gives_the_gradients_of_naive_on_the_same_global_batch(ranks, count):
+    naive = ranks.run(one_step_gradients, count, "naive")
+    balanced = ranks.run(one_step_gradients, count, "cost-aware")
+    for rank in range(count):
+        assert_equal_in_norm(balanced[rank], naive[rank], 1e-12)
+        assert_equal_in_norm(naive[rank], naive[0], 1e-15)
+
+
+@pytest.mark.parametrize("holder", [0, 2])
+def test_ranks_without_a_sample_change_nothing(ranks, holder):
+    naive = ranks.run(one_step_gradients, 3, "naive")[0]
+    lopsided = ranks.run(one_step_gradients, 3, "naive", holder)[0]
+    assert_equal_in_norm(lopsided, naive, 1e-12)
+
+
+def loss_curve(rank, ranks, batch, steps, optimizer):
+    from fsbench.train.driver import Driver
+    from fsbench.train.session import global_losses
+    from fsbench.train.trainer import close_trainer
+
+    workload = support.TINY_LONG.replace("batch=4", f"batch={batch}") + f",table_optimizer={optimizer}"
+    trainer = support.open_cell(rank, ranks, workload, sharding="cost-aware")
+    driver = Driver(trainer, 0, steps)
+    driver.run()
+    losses = global_losses(driver)
+    close_trainer(trainer)
+    return losses
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise-adagrad", "lazy-adam"])
+def test_two_ranks_follow_the_loss_curve_of_one(ranks, optimizer):
+    alone = ranks.run(loss_curve, 1, 8, 20, optimizer)[0]
+    together = ranks.run(loss_curve, 2, 4, 20, optimizer)
+    assert len(alone) == 20
+    assert together[0] == together[1]
+    assert together[0] == pytest.approx(alone, rel=1e-9, abs=0)
+    assert alone[-1] < alone[0]
+
+
+EMPTY_AND_SHORT = [
+    # user 1 has one event, user 2 two, users 3 to 6 enough to be split; user 5 sees one item only
+    (1, 7, 10),
+    *((2, item, item) for item in (1, 2)),
+    *((3, item, 10 * item) for item in (1, 2, 3, 4, 5)),
+    *((4, item, 20 * item) for item in (5, 4, 3)),
+    *((5, 2, time) for time in (1, 2, 3, 4)),
+    *((6, item, 5 * item) for item in (7, 1, 3, 2)),
+]
+TINY_ML = f"ml-100k:batch=2,{support.TINY},table_optimizer=sgd,table_lr=1"
+
+
+def test_histories_of_no_and_of_one_event_train_beside_others(ranks, tmp_path):
+    folder = support.write_ratings(tmp_path, EMPTY_AND_SHORT)
+    naive = ranks.run(one_step_gradients, 3, "naive", None, TINY_ML, folder)[0]
+    balanced = ranks.run(one_step_gradients, 3, "cost-aware", None, TINY_ML, folder)[0]
+    assert_equal_in_norm(balanced, naive, 1e-12)
+
+
+def test_a_catalogue_of_one_item_trains(ranks, tmp_path):
+    """All IDs are equal, and every negative is the target itself: there is nothing to learn, and nothing breaks."""
+    import numpy as np
+
+    rows = [(user, 1, time) for user in range(1, 5) for time in range(4)]
+    folder = support.write_ratings(tmp_path, rows)
+    dense, table = ranks.run(one_step_gradients, 2, "cost-aware", None, TINY_ML, folder)[0]
+    assert not np.isnan(dense).any()
+    assert not dense.any()
+    assert not table.any()
+
+
+def resumed_losses(rank, ranks, folder, steps, stop):
+    """Losses of `steps` steps, with a checkpoint, a fresh trainer and a resume after `stop` of them."""
+    from fsbench.train import checkpoint
+    from fsbench.train.driver import Driver
+    from fsbench.train.session import global_losses
+    from fsbench.train.trainer import close_trainer
+
+    first = support.open_cell(rank, ranks, sharding="cost-aware")
+    driver = Driver(first, 0, stop)
+    driver.run()
+    checkpoint.save(first, folder / "state.pt", driver.step)
+    head = global_losses(driver)
+    close_trainer(first)
+    second = support.open_cell(rank, ranks, sharding="cost-aware", seed=99)
+    second.workload.prepare(None, 3)
+    driver = Driver(second, checkpoint.load(second, folder / "state.pt"), steps)
+    driver.run()
+    tail = global_losses(driver)
+    close_trainer(second)
+    return head + tail
+
+
+def test_a_resumed_run_is_bit_equal_to_an_unbroken_one(ranks, tmp_path):
+    unbroken = ranks.run(loss_curve, 2, 4, 8, "lazy-adam")[0]
+    assert ranks.run(resumed_losses, 2, tmp_path, 8, 5)[0] == unbroken
