@@ -1,0 +1,74 @@
+"""What the launcher and the ranks of a run tell each other: an order in, an outcome or errors out. JSON in a folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_ORDER = "order.json"
+_OUTCOME = "outcome.json"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What every rank of a run is told. `cell`: spec strings by axis; `-` stands for the axis' default."""
+
+    cell: Mapping[str, str]
+    seed: int
+    steps: int
+    time_limit_s: float
+    data_dir: str | None
+
+    def write(self, folder: Path) -> Path:
+        """Returns the file to pass to the ranks."""
+        path = folder / _ORDER
+        path.write_text(json.dumps(dataclasses.asdict(self)))
+        return path
+
+    @classmethod
+    def read(cls, path: Path) -> Order:
+        return cls(**json.loads(path.read_text()))
+
+
+@dataclass(frozen=True)
+class RankError:
+    """Why a rank ended early. `kind`: `unsupported`, `oom` or `failed`. `time_ns`: monotonic, the same on one host."""
+
+    rank: int
+    kind: str
+    message: str
+    phase: str
+    time_ns: int
+    trace: str
+
+
+def write_outcome(folder: Path, outcome: Mapping[str, Any]) -> None:
+    """Called by rank 0 as the last thing. Atomic."""
+    partial = folder / (_OUTCOME + ".partial")
+    partial.write_text(json.dumps(outcome, allow_nan=False))
+    os.replace(partial, folder / _OUTCOME)
+
+
+def read_outcome(folder: Path) -> dict[str, Any] | None:
+    path = folder / _OUTCOME
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def write_error(folder: Path, rank: int, phase: str, kind: str, error: BaseException) -> None:
+    text = str(error).strip()
+    message = text if kind == "unsupported" else f"{type(error).__name__}: {text}"
+    record = RankError(rank, kind, message, phase, time.monotonic_ns(), traceback.format_exc())
+    (folder / f"error-{rank}.json").write_text(json.dumps(dataclasses.asdict(record)))
+
+
+def read_errors(folder: Path) -> list[RankError]:
+    """By time: the first is the cause, the others are usually ranks that lost their peer."""
+    errors = [RankError(**json.loads(path.read_text())) for path in folder.glob("error-*.json")]
+    return sorted(errors, key=lambda error: error.time_ns)

@@ -1,0 +1,77 @@
+"""The progress line of a session: run n of N, phase, time left."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from types import TracebackType
+
+from tqdm import tqdm
+
+from fsbench.launch.heartbeat import Beat
+
+# Where a run is when a phase begins, as a share of the run; training fills the gap by its steps.
+_BEGINS = {"start": 0.0, "data": 0.04, "rendezvous": 0.06, "tables": 0.1, "train": 0.12, "evaluate": 0.75}
+_BEGINS |= {"noise floor": 0.8, "report": 0.98, "done": 1.0}
+_PHASES = list(_BEGINS)
+
+
+class Progress:
+    """A bar on a terminal, one line a run elsewhere, nothing when quiet. All of it on standard error."""
+
+    def __init__(self, runs: int, quiet: bool) -> None:
+        self._runs = runs
+        self._done = 0
+        self._plain = not quiet and not sys.stderr.isatty()
+        self._bar = tqdm(
+            total=runs,
+            disable=quiet or self._plain,
+            leave=False,
+            bar_format="{percentage:3.0f}%|{bar:20}| {desc} | {elapsed}, about {remaining} left",
+        )
+        self._title = ""
+        self._started = 0.0
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.close()
+
+    def begin(self, title: str) -> None:
+        self._title = f"run {self._done + 1} of {self._runs}: {title}"
+        self._started = time.monotonic()
+        self._bar.set_description_str(self._title)
+
+    def update(self, beats: Sequence[Beat | None]) -> None:
+        """Shows the phase of the rank that is furthest behind."""
+        known = [beat for beat in beats if beat is not None and beat.phase in _BEGINS]
+        if len(known) < len(beats):
+            return
+        last = min(known, key=_share)
+        self._bar.set_description_str(f"{self._title}: {last}")
+        self._bar.n = self._done + _share(last)
+        self._bar.refresh()
+
+    def end(self, status: str, reason: str | None) -> None:
+        self._done += 1
+        self._bar.n = self._done
+        self._bar.refresh()
+        text = f"{self._title}: {status}, {time.monotonic() - self._started:.1f} s"
+        if reason is not None:
+            text = f"{text}: {reason}"
+        if self._plain:
+            print(text, file=sys.stderr, flush=True)
+        elif reason is not None and not self._bar.disable:
+            tqdm.write(text, file=sys.stderr)
+
+
+def _share(beat: Beat) -> float:
+    begin = _BEGINS[beat.phase]
+    if not beat.total:
+        return begin
+    end = _BEGINS[_PHASES[_PHASES.index(beat.phase) + 1]]
+    return begin + (end - begin) * beat.done / beat.total

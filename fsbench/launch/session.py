@@ -1,0 +1,94 @@
+"""Executes runs one after another, each in fresh processes, and records each as it ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fsbench.launch.cluster import Cluster
+from fsbench.launch.handover import Order, RankError, read_errors, read_outcome
+from fsbench.launch.heartbeat import Beat
+from fsbench.launch.process import Ended, run_to_end
+from fsbench.launch.progress import Progress
+from fsbench.matrix import RunSpec
+from fsbench.options import Spec
+from fsbench.plugins import create
+from fsbench.results.schema import make_record
+from fsbench.results.store import ResultSet
+
+
+def run_session(runs: Sequence[RunSpec], result_set: ResultSet, data_dir: Path | None, quiet: bool) -> int:
+    """Runs everything, appends each record as its run ends, and returns the exit code: 0 if all are `ok`, else 1.
+
+    KeyboardInterrupt propagates after the current run's processes are gone; finished runs stay recorded.
+    """
+    statuses = []
+    with Progress(len(runs), quiet) as progress:
+        for run in runs:
+            progress.begin(str(run.cell))
+            record = execute(run, data_dir, result_set.folder, progress)
+            result_set.append(record)
+            statuses.append(record["status"])
+            progress.end(record["status"], record["reason"])
+    return 0 if all(status == "ok" for status in statuses) else 1
+
+
+def execute(run: RunSpec, data_dir: Path | None, log_folder: Path, progress: Progress) -> dict[str, Any]:
+    """One run in fresh processes; returns its record. The log of a run that fails is kept under `log_folder/logs`."""
+    cluster: Cluster = create("clusters", Spec.parse(run.cell.cluster))
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    if reason := cluster.requirements():
+        return make_record(run, kind="cpu", status="unsupported", started=started, wall_s=0.0, reason=reason)
+    with tempfile.TemporaryDirectory(prefix="fsbench-") as name:
+        folder = Path(name)
+        order = Order(
+            cell=dataclasses.asdict(run.cell),
+            seed=run.seed,
+            steps=run.steps or create("workloads", Spec.parse(run.cell.workload)).default_steps,
+            time_limit_s=run.time_limit_s,
+            data_dir=str(data_dir) if data_dir else None,
+        )
+        command = cluster.command(order.write(folder))
+        ended = run_to_end(command, cluster.environment(), folder, cluster.ranks, run.time_limit_s, progress.update)
+        outcome = read_outcome(folder) if ended.exit_code == 0 else None
+        if outcome is not None:
+            return make_record(run, status="ok", started=started, wall_s=round(ended.wall_s, 3), **outcome)
+        status, reason = explain(ended, read_errors(folder), run.time_limit_s)
+        log = _keep_log(folder / "log.txt", log_folder, run.run_id)
+        return make_record(
+            run,
+            kind="cpu",
+            status=status,
+            started=started,
+            wall_s=round(ended.wall_s, 3),
+            reason=reason if status == "unsupported" else f"{reason} (log: {log})",
+        )
+
+
+def explain(ended: Ended, errors: Sequence[RankError], time_limit_s: float) -> tuple[str, str]:
+    """Status and reason of a run that left no outcome."""
+    if ended.timed_out:
+        return "timeout", f"time limit of {time_limit_s:g} s reached; {_last_words(ended.beats)}"
+    if errors:
+        first = errors[0]
+        message = first.message.splitlines()[0] if first.message else "no message"
+        if first.kind == "unsupported":
+            return "unsupported", message
+        return first.kind, f"rank {first.rank}, {first.phase}: {message}"
+    return "failed", f"ended with exit code {ended.exit_code} and no error; {_last_words(ended.beats)}"
+
+
+def _last_words(beats: Sequence[Beat | None]) -> str:
+    return ", ".join(f"rank {rank}: {beat or 'not started'}" for rank, beat in enumerate(beats))
+
+
+def _keep_log(log: Path, folder: Path, run_id: str) -> str:
+    kept = folder / "logs" / f"{run_id}.txt"
+    kept.parent.mkdir(exist_ok=True)
+    shutil.copyfile(log, kept)
+    return f"logs/{kept.name}"
