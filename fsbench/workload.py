@@ -80,6 +80,15 @@ class Workload(ABC):
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options
 
+    @classmethod
+    def fetch(cls, data_dir: Path | None) -> str:
+        """Gets the data, unless it is there. Returns what to tell the user: where it lies, and its terms at first.
+
+        Raises:
+            UserError: it cannot be had or written; nothing half-written is left.
+        """
+        return "generated, nothing to fetch"
+
     @abstractmethod
     def prepare(self, data_dir: Path | None, seed: int) -> None:
         """Reads or makes the data; the same on every rank. Called once, before anything else.

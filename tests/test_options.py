@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from fsbench.errors import UserError
 from fsbench.options import ByteSize, Spec, build_options, nearest
 
+MIB = ByteSize(2**20)
+
 
 @dataclass(frozen=True)
 class Options:
     ranks: int = 2
     alpha: float = 0.5
     fast: bool = False
-    piece: ByteSize = ByteSize(2**20)
+    piece: ByteSize = MIB
     costs: Literal["flops", "profile"] = "flops"
     label: str = ""
     limit: int | None = None
@@ -67,7 +69,8 @@ def test_options_not_given_keep_their_defaults():
 
 def test_every_kind_of_option_is_read_from_text():
     given = {
-        "ranks": "3", "alpha": "1e-3", "fast": "yes", "piece": "64KiB", "costs": "profile", "label": "a b", "limit": "7",
+        "ranks": "3", "alpha": "1e-3", "fast": "yes", "piece": "64KiB",
+        "costs": "profile", "label": "a b", "limit": "7",
     }  # fmt: skip
     assert build(**given) == Options(3, 1e-3, True, ByteSize(65536), "profile", "a b", 7)
 

@@ -72,15 +72,15 @@ def causal_attention(qkv: torch.Tensor, heads: int, groups: list[Group]) -> torc
         [tokens, dim].
     """
     dim = qkv.shape[1] // 3
+    if not groups:
+        return qkv[:, :dim]
     outputs = []
-    start = 0
-    for group in groups:
-        tokens = qkv[start : start + group.tokens]
-        start += group.tokens
+    # split, not slices: the gradient of each slice would be a tensor as large as qkv.
+    for group, tokens in zip(groups, qkv.split([group.tokens for group in groups]), strict=True):
         if group.gather is not None:
             tokens = tokens.index_select(0, group.gather)
-        split = tokens.view(group.count, group.longest, 3, heads, dim // heads).permute(2, 0, 3, 1, 4)
-        attended = scaled_dot_product_attention(split[0], split[1], split[2], is_causal=True)
+        shaped = tokens.view(group.count, group.longest, 3, heads, dim // heads).permute(2, 0, 3, 1, 4)
+        attended = scaled_dot_product_attention(*shaped.unbind(0), is_causal=True)
         flat = attended.transpose(1, 2).reshape(-1, dim)
         outputs.append(flat if group.scatter is None else flat.index_select(0, group.scatter))
-    return torch.cat(outputs) if outputs else qkv.new_zeros(0, dim) + qkv.sum() * 0
+    return torch.cat(outputs)

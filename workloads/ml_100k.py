@@ -38,6 +38,11 @@ class MovieLens100K(NextItem):
 
     options: Options
 
+    @classmethod
+    def fetch(cls, data_dir: Path | None) -> str:
+        fetched = movielens.fetch(data_dir)
+        return f"{fetched.path}\n\n{fetched.terms}" if fetched.terms else str(fetched.path)
+
     def prepare(self, data_dir: Path | None, seed: int) -> None:
         ratings = movielens.read(movielens.locate(data_dir))
         self.seed = seed

@@ -16,11 +16,13 @@ from fsbench_workloads.attention import Group, causal_attention, group_by_length
 class Layout:
     """Where the tokens of a batch go: samples by falling length, nothing padded.
 
-    `lengths`: sorted lengths. `order`: int64[n], sample at each place. `tokens`: int64[T], place in the batch of each
-    sorted token. `positions`: int64[T], place of each sorted token in its own history.
+    `order`: int64[n], sample at each place. `tokens`: int64[T], place in the batch of each
+    sorted token. `positions`: int64[T], place of each sorted token in its own history. `inputs`: int64[t], the sorted
+    tokens that have a target, which is the token after; `targets`: how many each sample has.
     """
 
-    lengths: list[int]
+    targets: list[int]
+    inputs: torch.Tensor
     order: torch.Tensor
     tokens: torch.Tensor
     positions: torch.Tensor
@@ -33,8 +35,15 @@ class Layout:
         starts = (lengths.cumsum(0) - lengths)[order]
         positions = torch.arange(int(sizes.sum())) - torch.repeat_interleave(sizes.cumsum(0) - sizes, sizes)
         tokens = torch.repeat_interleave(starts, sizes) + positions
-        listed = sizes.tolist()
-        return cls(listed, order, tokens, positions, group_by_length(listed))
+        has_target = positions < torch.repeat_interleave(sizes - 1, sizes)
+        return cls(
+            targets=(sizes - 1).clamp(min=0).tolist(),
+            inputs=has_target.nonzero().flatten(),
+            order=order,
+            tokens=tokens,
+            positions=positions,
+            groups=group_by_length(sizes.tolist()),
+        )
 
 
 class Block(nn.Module):
@@ -78,28 +87,25 @@ class SASRec(nn.Module):
         """Sum over all targets of the sampled softmax loss: scalar, also for a batch without targets."""
         lengths = batch.features["lengths"]
         layout = Layout.of(lengths)
-        items = rows["items"][: len(layout.tokens)].index_select(0, layout.tokens)
+        history, sampled = rows["items"].split([len(layout.tokens), len(rows["items"]) - len(layout.tokens)])
+        history_ids, sampled_ids = batch.ids["items"].split([len(history), len(sampled)])
+        items = history.index_select(0, layout.tokens)
         hidden = self._hidden(items, layout)
-        ids = batch.ids["items"][: len(layout.tokens)][layout.tokens]
-        drawn = batch.ids["items"][len(layout.tokens) :]
-        shape = (len(lengths), len(drawn) // max(1, len(lengths)))
-        sampled_ids = drawn.view(shape)[layout.order]
-        sampled = rows["items"][len(layout.tokens) :].view(*shape, items.shape[1])
-        sampled = sampled.index_select(0, layout.order)
-        # Touching every output keeps the graph, and so the gradient exchange, whole on a rank without targets.
-        loss = hidden.sum() * 0 + sampled.sum() * 0
-        for i, (h, e, own) in enumerate(
-            zip(hidden.split(layout.lengths), items.split(layout.lengths), ids.split(layout.lengths), strict=True)
-        ):
-            if len(h) > 1:
-                loss = loss + _sampled_softmax(h[:-1], e[1:], own[1:], sampled[i], sampled_ids[i])
-        return loss
+        drawn = (len(lengths), len(sampled) // max(1, len(lengths)))
+        return sampled_softmax(
+            hidden.index_select(0, layout.inputs),
+            items.index_select(0, layout.inputs + 1),
+            history_ids[layout.tokens[layout.inputs + 1]],
+            sampled.view(*drawn, -1 if len(sampled) else items.shape[1]).index_select(0, layout.order),
+            sampled_ids.view(drawn)[layout.order],
+            layout.targets,
+        )
 
     def encode(self, batch: Batch, rows: dict[str, torch.Tensor]) -> torch.Tensor:
         """[n, dim]: what scores the next item of each sample; zeros for an empty history."""
         lengths = batch.features["lengths"]
         layout = Layout.of(lengths)
-        hidden = self._hidden(rows["items"][: len(layout.tokens)].index_select(0, layout.tokens), layout)
+        hidden = self._hidden(rows["items"].index_select(0, layout.tokens), layout)
         sizes = lengths[layout.order]
         encoded = hidden.new_zeros(len(lengths), hidden.shape[1])
         filled = sizes > 0
@@ -113,19 +119,29 @@ class SASRec(nn.Module):
         return self.norm(x)
 
 
-def _sampled_softmax(
+def sampled_softmax(
     hidden: torch.Tensor,
     targets: torch.Tensor,
     target_ids: torch.Tensor,
     sampled: torch.Tensor,
     sampled_ids: torch.Tensor,
+    counts: list[int],
 ) -> torch.Tensor:
-    """Sum over [t] positions of -log softmax of the target among itself and the [k] sampled items.
+    """Sum over positions of -log softmax of the target among itself and the items sampled for its sample.
 
     A sampled item that is the position's own target is left out.
+
+    Args:
+        hidden, targets: [t, dim], positions of all samples end to end, and the rows of their targets.
+        target_ids: int64[t].
+        sampled, sampled_ids: [n, k, dim] and int64[n, k].
+        counts: positions of each sample; they sum to t.
     """
     positive = (hidden * targets).sum(1)
-    negative = hidden @ sampled.t()
-    negative = negative.masked_fill(target_ids[:, None] == sampled_ids[None, :], float("-inf"))
-    logits = torch.cat([positive[:, None], negative], 1)
-    return (logits.logsumexp(1) - positive).sum()
+    scores = [h @ items.t() for h, items in zip(hidden.split(counts), sampled.unbind(0), strict=True)]
+    # Touching both operands keeps the graph, and so the gradient exchange, whole on a rank without targets.
+    negative = torch.cat(scores) if scores else sampled.sum(2)
+    own = sampled_ids.repeat_interleave(torch.tensor(counts, dtype=torch.int64), dim=0)
+    negative = negative.masked_fill(target_ids[:, None] == own, float("-inf"))
+    total = torch.logaddexp(negative.logsumexp(1), positive)
+    return (total - positive).sum()

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fsbench.metrics.bubbles import BUBBLE_PARTS, Bubbles
-from fsbench.metrics.trace import WAIT_CLASSES, RunTrace
+from fsbench.metrics.trace import RunTrace
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]

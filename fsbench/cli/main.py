@@ -1,0 +1,87 @@
+"""The `fsbench` command: finds the subcommand, and turns failures into one line and an exit code.
+
+Exit codes: 0 all is well; 1 a run failed or fell back; 2 bad input; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+import fsbench
+from fsbench.errors import FsbenchError
+from fsbench.options import nearest
+
+COMMANDS = {
+    "run": "fsbench.cli.run:run",
+    "list": "fsbench.cli.list_:list_plugins",
+    "show": "fsbench.cli.show:show",
+    "data": "fsbench.cli.data:data",
+}
+
+
+class LazyGroup(click.Group):
+    """Imports a subcommand's module when that subcommand is asked for, so that each starts fast."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[name].partition(":")
+        return getattr(importlib.import_module(module), attribute)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if not args[0].startswith("-") and args[0] not in COMMANDS:
+            ctx.fail(f"unknown command {args[0]!r}; {nearest(args[0], COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(fsbench.__version__, prog_name="fsbench")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Which systems strategies train your sequential recommender fastest, at equal quality, and why."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs the command line and exits. Only a bug shows a traceback."""
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        sys.exit(_run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        return cli.main(given, prog_name="fsbench", standalone_mode=False, obj=given) or 0
+    except FsbenchError as error:
+        return _fail(str(error), error.exit_code)
+    except click.ClickException as error:
+        return _fail(error.format_message(), error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("fsbench: interrupted", err=True)
+        return 130
+
+
+def _fail(message: str, exit_code: int) -> int:
+    click.echo(f"fsbench: error: {_one_line(message)}", err=True)
+    return exit_code
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    click.echo(f"fsbench: warning: {_one_line(str(message))}", err=True)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,290 @@
+"""Tables of a result set: records to rows, rows to text. Loads neither numpy nor torch.
+
+A row is a cell on one kind of machine: the medians of its runs, and how many they are. Rows of simulated and
+real runs stand side by side, each with its label; nothing relates one to the other.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tabulate import tabulate
+
+from fsbench.matrix import CELL_KEYS, Cell
+from fsbench.results.schema import METRICS, STATUSES
+
+FORMATS = ("table", "json", "csv", "markdown")
+MISSING = "\N{EN DASH}"
+_TABULATE_FORMAT = {"table": "simple", "markdown": "github"}
+_KIND_WORDS = {"cpu": "measured on CPU", "gpu": "measured on GPU", "sim": "simulated (SIM)"}
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A cell on one kind of machine.
+
+    `metrics`: medians over the runs that have a value, `missing`: why a metric has none. `runs`: how many are
+    behind them. `statuses`: how many of all its runs ended how.
+    """
+
+    cell: Cell
+    kind: str
+    runs: int
+    statuses: Mapping[str, int]
+    metrics: Mapping[str, Any]
+    missing: Mapping[str, str]
+
+    @property
+    def status(self) -> str:
+        """`ok`, or, where runs of the cell ended differently, `2 ok, 1 failed`."""
+        if len(self.statuses) == 1:
+            return next(iter(self.statuses))
+        return ", ".join(f"{self.statuses[status]} {status}" for status in STATUSES if status in self.statuses)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a printed table: its heading, and the text of a row in it, or None where it has no figure.
+
+    `metric`: whose absence a foot-note explains.
+    """
+
+    heading: str
+    text: Callable[[Row], str | None]
+    metric: str | None = None
+
+
+def aggregate(records: Sequence[Record], manifest: Mapping[str, Any] | None = None) -> list[Row]:
+    """One row for each cell and kind, in the order of the manifest's cells: first-named first."""
+    groups: dict[tuple[Cell, str], list[Record]] = {}
+    for record in records:
+        groups.setdefault((_cell(record["cell"]), record["kind"]), []).append(record)
+    places = {_cell(cell): place for place, cell in enumerate(_listed(manifest, "cells"))}
+    order = sorted(groups, key=lambda group: (places.get(group[0], len(places)), group))
+    return [_row(cell, kind, groups[cell, kind]) for cell, kind in order]
+
+
+def render(records: Sequence[Record], format: str = "table", manifest: Mapping[str, Any] | None = None) -> str:
+    """The result set as text, without a final line end.
+
+    Args:
+        format: one of `FORMATS`. `csv` and `json` hold every metric in full precision, under its schema name.
+        manifest: tells the order of the cells and how many runs were planned.
+    """
+    rows = aggregate(records, manifest)
+    if format == "csv":
+        return _csv(rows)
+    if format == "json":
+        return json.dumps([_json_row(row) for row in rows], allow_nan=False, ensure_ascii=False, indent=2)
+    planned = len({*_listed(manifest, "runs"), *(record["run_id"] for record in records)})
+    return _report(rows, records, _TABULATE_FORMAT[format], planned)
+
+
+def _cell(values: Mapping[str, str]) -> Cell:
+    return Cell(**{key: values[key] for key in CELL_KEYS})
+
+
+def _listed(manifest: Mapping[str, Any] | None, key: str) -> list[Any]:
+    """A list of the manifest, and of those that `--resume` added to it."""
+    manifests = [manifest, *manifest.get("resumed", [])] if manifest else []
+    return [item for entry in manifests for item in entry.get(key, [])]
+
+
+def _row(cell: Cell, kind: str, records: Sequence[Record]) -> Row:
+    """Figures come from the runs of the best status: those that fell back never mix with the others."""
+    statuses = Counter(record["status"] for record in records)
+    best = min(statuses, key=STATUSES.index)
+    chosen = [record for record in records if record["status"] == best]
+    metrics = {name: _median([record["metrics"].get(name) for record in chosen]) for name in METRICS}
+    reasons: dict[str, str] = {}
+    for record in chosen:
+        reasons = {**record["missing"], **reasons}
+    missing = {name: reasons.get(name, "not recorded") for name, value in metrics.items() if value is None}
+    return Row(cell, kind, len(chosen), statuses, metrics, missing)
+
+
+def _median(values: Iterable[Any]) -> Any:
+    """The median of numbers, key by key of objects; None where there are none."""
+    present = [value for value in values if value is not None]
+    if not present:
+        return None
+    if isinstance(present[0], Mapping):
+        keys = dict.fromkeys(key for value in present for key in value)
+        return {key: _median([value.get(key) for value in present]) for key in keys}
+    return statistics.median(present)
+
+
+def _report(rows: Sequence[Row], records: Sequence[Record], tablefmt: str, planned: int) -> str:
+    notes: dict[str, int] = {}
+    labels = _label_columns(rows)
+    speed = _grid(rows, [*labels, *_SPEED_COLUMNS], tablefmt, notes)
+    parts = _grid(rows, [*labels, *_PARTS_COLUMNS], tablefmt, notes)
+    footnotes = "\n".join(f"[{number}] {note}" for note, number in notes.items())
+    blocks = [
+        _heading(rows, records, planned),
+        speed,
+        "Where the bubble went, % of all ranks' step windows; in each run the parts sum to the bubble:",
+        parts,
+        footnotes,
+        "\n".join((*_floor_lines(rows), *_protocol_lines(records))),
+        "\n".join(_trouble_lines(records)),
+    ]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _heading(rows: Sequence[Row], records: Sequence[Record], planned: int) -> str:
+    kinds = [words for kind, words in _KIND_WORDS.items() if any(row.kind == kind for row in rows)]
+    runs = _count(len(records), "run")
+    if planned > len(records):
+        runs = f"{len(records)} of {_count(planned, 'run')}"
+    cells = _count(len({row.cell for row in rows}), "cell")
+    return f"{cells}, {runs}, {' and '.join(kinds)}; medians over the runs of a cell"
+
+
+def _grid(rows: Sequence[Row], columns: Sequence[Column], tablefmt: str, notes: dict[str, int]) -> str:
+    """The rows as text. Adds to `notes`, by text, the number of each foot-note it needs."""
+    body = [[_entry(row, column, notes) for column in columns] for row in rows]
+    align = ["right" if column.metric else "left" for column in columns]
+    headings = [column.heading.replace("\n", " ") if tablefmt == "github" else column.heading for column in columns]
+    return tabulate(body, headings, tablefmt=tablefmt, disable_numparse=True, colalign=align)
+
+
+def _entry(row: Row, column: Column, notes: dict[str, int]) -> str:
+    text = column.text(row)
+    if text is not None:
+        return text
+    reason = row.missing.get(column.metric or "", "not recorded")
+    return f"{MISSING} [{notes.setdefault(reason, len(notes) + 1)}]"
+
+
+def _label_columns(rows: Sequence[Row]) -> list[Column]:
+    """What tells the rows apart: the workload, the sharding, and whatever else differs between them."""
+
+    def shown(key: str) -> bool:
+        return key in ("workload", "sharding") or len({getattr(row.cell, key) for row in rows}) > 1
+
+    return [*(_label(key) for key in CELL_KEYS if shown(key)), Column("kind", lambda row: row.kind.upper())]
+
+
+def _label(key: str) -> Column:
+    return Column(key, lambda row: getattr(row.cell, key))
+
+
+def _number(heading: str, metric: str, form: Callable[[float], str]) -> Column:
+    def text(row: Row) -> str | None:
+        value = row.metrics[metric]
+        return None if value is None else form(value)
+
+    return Column(heading, text, metric)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
+def _figures(value: float) -> str:
+    """Three significant figures; all of them before the point."""
+    if value == 0:
+        return "0"
+    decimals = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+    return f"{value:.{decimals}f}" if abs(value) >= 0.1 else f"{value:.3g}"
+
+
+def _four_decimals(value: float) -> str:
+    return f"{value:.4f}"
+
+
+def _ndcg(row: Row) -> str | None:
+    value, error = row.metrics["ndcg_at_10"], row.metrics["ndcg_at_10_se"]
+    if value is None:
+        return None
+    return f"{value:.4f} ± {MISSING if error is None else f'{error:.4f}'}"
+
+
+_SPEED_COLUMNS = (
+    Column("status", lambda row: row.status),
+    Column("runs", lambda row: str(row.runs)),
+    _number("step ms\np50", "step_ms_p50", _figures),
+    _number("samples/s", "samples_per_s", _figures),
+    _number("bubble\n%", "bubble", _percent),
+    _number("straggler\n%", "bubble_straggler", _percent),
+    _number("floor\n%", "straggler_floor", _percent),
+    _number("lost us\n/sample", "lost_us_per_sample", _figures),
+    Column("NDCG@10\n± s.e.", _ndcg, "ndcg_at_10"),
+    _number("popularity\nNDCG@10", "popularity_ndcg_at_10", _four_decimals),
+)
+_PARTS_COLUMNS = (
+    _number("bubble\n%", "bubble", _percent),
+    *(
+        _number(f"{part}\n%", f"bubble_{part}", _percent)
+        for part in ("straggler", "embedding", "dense", "shuffle", "strategy", "input", "preempted", "other")
+    ),
+)
+
+
+def _floor_lines(rows: Sequence[Row]) -> list[str]:
+    """One line for each workload and cluster; real and simulated ranks have floors of their own."""
+    floors: dict[str, list[float]] = {}
+    for row in rows:
+        floor = row.metrics["straggler_floor"]
+        if floor is not None:
+            where = f"{row.cell.workload} on {row.cell.cluster}, {row.kind.upper()}"
+            floors.setdefault(where, []).append(floor)
+    return [
+        f"noise floor: every rank the same samples: {_percent(statistics.median(values))} % straggler share ({where})"
+        for where, values in floors.items()
+    ]
+
+
+def _protocol_lines(records: Sequence[Record]) -> list[str]:
+    lines: set[str] = set()
+    for record in records:
+        evaluation = record["observed"].get("evaluation")
+        if isinstance(evaluation, Mapping) and evaluation.get("protocol"):
+            lines.add(f"evaluation: {evaluation['protocol']} ({record['cell']['workload']})")
+    return sorted(lines)
+
+
+def _trouble_lines(records: Sequence[Record]) -> list[str]:
+    """Each run that is not `ok`, and why."""
+    return [
+        f"{record['status']}: {_cell(record['cell'])}, repeat {record['repeat']}: {record['reason']}"
+        for record in records
+        if record["status"] != "ok"
+    ]
+
+
+def _csv(rows: Sequence[Row]) -> str:
+    """Objects become JSON; a metric without a value is an empty field, explained in the last one."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*CELL_KEYS, "kind", "status", "runs", *METRICS, "missing"])
+    for row in rows:
+        cell = [getattr(row.cell, key) for key in CELL_KEYS]
+        metrics = [json.dumps(value) if isinstance(value, Mapping) else value for value in row.metrics.values()]
+        missing = "; ".join(f"{name}: {reason}" for name, reason in row.missing.items())
+        writer.writerow([*cell, row.kind, row.status, row.runs, *metrics, missing])
+    return out.getvalue().removesuffix("\n")
+
+
+def _json_row(row: Row) -> dict[str, Any]:
+    return {
+        "cell": {key: getattr(row.cell, key) for key in CELL_KEYS},
+        "kind": row.kind,
+        "status": row.status,
+        "runs": row.runs,
+        "metrics": row.metrics,
+        "missing": row.missing,
+    }
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

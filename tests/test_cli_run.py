@@ -1,0 +1,264 @@
+"""`fsbench run`: what is refused before anything starts, what is run, what is left out, and the exit code."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from fsbench.matrix import Cell
+from fsbench.results.store import ResultSet
+from tests.fakes import FakeSession, cell, install, install_acme, run_command
+
+TOY = cell(workload="toy")
+COST_AWARE = cell(workload="toy", sharding="cost-aware")
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on the import path with the plugins of `install_acme`."""
+    install_acme(tmp_path / "site")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    return tmp_path / "site"
+
+
+@pytest.fixture
+def fsbench(capsys: pytest.CaptureFixture[str], site: Path):
+    return partial(run_command, capsys)
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch):
+    """`session(failing)`: from then on `fsbench run` records runs without running anything."""
+    monkeypatch.setattr(importlib.util, "find_spec", _finds_torch(importlib.util.find_spec))
+
+    def start(*failing: Cell) -> FakeSession:
+        fake = FakeSession(failing)
+        monkeypatch.setattr("fsbench.launch.session.run_session", fake)
+        return fake
+
+    return start
+
+
+def _finds_torch(find_spec):
+    return lambda name, *rest: find_spec("sys" if name == "torch" else name, *rest)
+
+
+def statuses(folder: Path) -> list[tuple[str, str]]:
+    return [(record["cell"]["sharding"], record["status"]) for record in ResultSet.open(folder).records()]
+
+
+def dry_cells(out: str) -> list[list[str]]:
+    return [line.split() for line in out.split("\n\n")[1].splitlines()[2:]]
+
+
+DRY_RUN = """\
+cells: 2, repeats: 3, runs: 6
+
+workload    cluster        sharding    embedding    collectives    sync
+----------  -------------  ----------  -----------  -------------  ---------
+ml-100k     local:ranks=2  naive       plain        backend        allreduce
+ml-100k     local:ranks=2  cost-aware  plain        backend        allreduce
+
+axis         strategy    uses
+-----------  ----------  -----------
+sharding     naive       nothing
+sharding     cost-aware  nothing
+embedding    plain       collectives
+collectives  backend     nothing
+sync         allreduce   collectives
+"""
+
+
+def test_a_dry_run_prints_the_cells_and_what_their_strategies_use(fsbench):
+    outcome = fsbench("run", "--sharding", "naive", "--sharding", "cost-aware", "--repeats", "3", "--dry-run")
+    assert (outcome.exit_code, outcome.out, outcome.err) == (0, DRY_RUN, "")
+
+
+def test_all_means_every_installed_one_with_the_default_first(fsbench):
+    out = fsbench("run", "--sharding", "all", "--dry-run").out
+    assert [row[2] for row in dry_cells(out)] == ["naive", "cost-aware", "quantum"]
+
+
+def test_two_spellings_of_one_strategy_are_one_cell(fsbench):
+    given = ["shadow", "shadow:alpha=0.50", "shadow:alpha=0.5", "shadow:alpha=0.7"]
+    out = fsbench("run", *(word for text in given for word in ("--sync", text)), "--dry-run").out
+    assert [row[5] for row in dry_cells(out)] == ["shadow", "shadow:alpha=0.7"]
+
+
+def test_an_axis_that_no_strategy_of_the_cell_uses_is_shown_as_a_dash(fsbench):
+    out = fsbench("run", "--embedding", "solo", "--sync", "shadow", "--dry-run").out
+    assert dry_cells(out) == [["ml-100k", "local:ranks=2", "naive", "solo", "-", "shadow"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--sharding cost-awre", "unknown sharding strategy 'cost-awre'; did you mean cost-aware?"),
+        ("--sync shadow:alfa=1", "sync strategy shadow has no option 'alfa'; did you mean alpha?"),
+        ("--sync shadow:alpha=much", "sync strategy shadow: option alpha=much: expected a number"),
+        ("--sync shadow:alpha", "'alpha' is not KEY=VALUE"),
+        ("--workload ml-1m", "unknown workload 'ml-1m'; did you mean"),
+        ("--on lokal", "unknown cluster 'lokal'; did you mean local?"),
+        ("--on local:ranks=0", "cluster local: ranks=0: at least 1"),
+        ("--set repeets=3", "--set has no option 'repeets'; did you mean repeats"),
+        ("--set repeats", "--set 'repeats' is not KEY=VALUE"),
+        ("--set steps=few", "--set: option steps=few: expected a whole number"),
+        ("--set seed=nan", "--set: option seed=nan: expected a whole number"),
+        ("--steps 0", "--set: steps=0: expected 1 or more"),
+        ("--repeats -2", "--set: repeats=-2: expected 1 or more"),
+        ("--set time_limit_s=0", "--set: time_limit_s=0: expected 1 or more"),
+        ("--steps 3 --set steps=4", "steps is given twice: 4 and 3"),
+        ("--resume", "--resume continues the result set in --out DIR; name it"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2_before_anything_starts(fsbench, session, arguments, message):
+    fake = session()
+    outcome = fsbench("run", *arguments.split())
+    assert (outcome.exit_code, outcome.out, fake.ran) == (2, "", [])
+    assert outcome.err.startswith("fsbench: error: ")
+    assert message in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_a_broken_plugin_stops_only_the_runs_that_ask_for_it(fsbench, site: Path):
+    install(site, "third-party", {"sharding": {"broken": "nowhere_found:X"}})
+    assert fsbench("run", "--sharding", "naive", "--dry-run").exit_code == 0
+    outcome = fsbench("run", "--sharding", "broken", "--dry-run")
+    assert outcome.exit_code == 2
+    assert "third-party 1.0" in outcome.err
+
+
+def test_more_ranks_than_samples_is_refused_with_both_numbers(fsbench, session, tmp_path: Path):
+    fake = session()
+    outcome = fsbench("run", "--workload", "toy", "--on", "local:ranks=6", "--out", str(tmp_path / "out"))
+    assert outcome.exit_code == 2
+    assert outcome.err == (
+        "fsbench: error: more ranks than samples: 6 ranks of 2 samples take 12 a step on local:ranks=6,"
+        " and toy has 10: enough for 5 ranks\n"
+    )
+    assert fake.ran == []
+    assert not (tmp_path / "out").exists()
+
+
+def test_training_without_torch_tells_how_to_get_it(fsbench, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    outcome = fsbench("run", "--workload", "toy")
+    assert outcome.exit_code == 2
+    assert outcome.err.endswith("pip install 'fsbench[cpu]'\n")
+
+
+def run_toy(fsbench, out: Path, *more: str):
+    arguments = ("--workload", "toy", "--sharding", "naive", "--sharding", "cost-aware", "--out", str(out))
+    return fsbench("run", *arguments, *more)
+
+
+def test_a_run_ends_with_the_table_and_the_folder(fsbench, session, tmp_path: Path):
+    session()
+    outcome = run_toy(fsbench, tmp_path / "out")
+    assert outcome.exit_code == 0
+    assert outcome.out.startswith("2 cells, 2 runs, measured on CPU")
+    assert outcome.out.endswith(f"\nresults: {tmp_path / 'out'}\n")
+
+
+def test_a_run_leaves_its_provenance(fsbench, session, tmp_path: Path):
+    session()
+    run_toy(fsbench, tmp_path / "out", "--steps", "3")
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["data"] == {"toy": {"data_sha256": "c0ffee"}}
+    assert manifest["settings"]["steps"] == 3
+    assert {"kind": "workloads", "name": "toy", "distribution": "acme", "version": "1.0"} in manifest["plugins"]
+    assert manifest["command"][-4:] == ["--out", "<path>", "--steps", "3"]
+
+
+def test_a_failed_run_is_exit_code_1_and_the_others_still_run(fsbench, session, tmp_path: Path):
+    session(TOY)
+    assert run_toy(fsbench, tmp_path / "out").exit_code == 1
+    assert sorted(statuses(tmp_path / "out")) == [("cost-aware", "ok"), ("naive", "failed")]
+
+
+def test_an_existing_result_set_is_not_written_over(fsbench, session, tmp_path: Path):
+    session()
+    run_toy(fsbench, tmp_path / "out")
+    outcome = run_toy(fsbench, tmp_path / "out")
+    assert outcome.exit_code == 2
+    assert "already holds a result set; add --resume" in outcome.err
+
+
+def test_a_place_that_cannot_be_written_is_refused(fsbench, session, tmp_path: Path):
+    fake = session()
+    (tmp_path / "file").write_text("")
+    outcome = run_toy(fsbench, tmp_path / "file" / "out")
+    assert (outcome.exit_code, fake.ran) == (2, [])
+    assert outcome.err.startswith("fsbench: error: cannot write results to ")
+
+
+def test_resuming_runs_only_what_is_not_ok(fsbench, session, tmp_path: Path):
+    session(COST_AWARE)
+    run_toy(fsbench, tmp_path / "out")
+    again = session()
+    outcome = run_toy(fsbench, tmp_path / "out", "--resume", "--repeats", "2")
+    assert outcome.exit_code == 0
+    assert {(run.cell, run.repeat) for run in again.ran} == {(COST_AWARE, 1), (TOY, 2), (COST_AWARE, 2)}
+    assert {status for _, status in statuses(tmp_path / "out")} == {"ok"}
+
+
+def test_resuming_with_other_steps_is_refused(fsbench, session, tmp_path: Path):
+    session()
+    run_toy(fsbench, tmp_path / "out", "--steps", "3")
+    outcome = run_toy(fsbench, tmp_path / "out", "--resume", "--steps", "4")
+    assert outcome.exit_code == 2
+    assert "was run with steps=3, not 4" in outcome.err
+
+
+def test_resuming_on_other_data_is_refused(fsbench, session, tmp_path: Path):
+    session()
+    run_toy(fsbench, tmp_path / "out")
+    path = tmp_path / "out" / "manifest.json"
+    path.write_text(path.read_text().replace("c0ffee", "decaf"))
+    outcome = run_toy(fsbench, tmp_path / "out", "--resume")
+    assert outcome.exit_code == 2
+    assert "was run on other data of toy" in outcome.err
+
+
+def test_resuming_nothing_is_refused(fsbench, session, tmp_path: Path):
+    session()
+    outcome = run_toy(fsbench, tmp_path / "out", "--resume")
+    assert outcome.exit_code == 2
+    assert "is no result set" in outcome.err
+
+
+@pytest.mark.parametrize(("asked", "exit_code"), [("quantum", 1), ("all", 0)])
+def test_what_cannot_run_here_is_recorded_and_fails_only_if_it_was_named(
+    fsbench, session, tmp_path: Path, asked: str, exit_code: int
+):
+    fake = session()
+    outcome = fsbench("run", "--workload", "toy", "--sharding", asked, "--out", str(tmp_path / "out"))
+    assert outcome.exit_code == exit_code
+    assert ("quantum", "unsupported") in statuses(tmp_path / "out")
+    assert "quantum" not in {run.cell.sharding for run in fake.ran}
+    assert "sharding strategy quantum: needs a quantum computer, found none" in outcome.out
+
+
+def test_a_named_axis_that_makes_no_difference_is_unsupported(fsbench, session, tmp_path: Path):
+    fake = session()
+    strategies = ("--embedding", "solo", "--sync", "shadow", "--collectives", "backend")
+    outcome = fsbench("run", "--workload", "toy", *strategies, "--out", str(tmp_path / "out"))
+    assert (outcome.exit_code, fake.ran) == (1, [])
+    assert "no strategy of this cell uses collectives" in outcome.out
+
+
+def test_an_interrupted_run_tells_how_to_go_on(fsbench, monkeypatch, session, tmp_path: Path):
+    session()
+
+    def interrupted(runs: Sequence, *_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fsbench.launch.session.run_session", interrupted)
+    outcome = run_toy(fsbench, tmp_path / "out")
+    assert outcome.exit_code == 130
+    assert f"continue with --resume --out {tmp_path / 'out'}" in outcome.err

@@ -1,0 +1,156 @@
+"""Tables, whole, as a reader sees them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import asdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fsbench.results.schema import METRICS
+from fsbench.results.table import FORMATS, aggregate, render
+from tests.fakes import cell, record, run_spec
+
+NO_RANKING = dict.fromkeys(("ndcg_at_10", "ndcg_at_10_se", "popularity_ndcg_at_10"), "the workload measures no ranking")
+MIXED = [
+    record(run_spec(2, sharding="cost-aware"), status="failed", reason="rank 1, backward: out of luck"),
+    record(run_spec(1, sharding="cost-aware"), missing=NO_RANKING, **dict.fromkeys(NO_RANKING)),
+    record(run_spec(1), observed={"evaluation": {"protocol": "leave one out, full ranking"}}),
+    record(run_spec(2), step_ms_p50=12.0, observed={"evaluation": {"protocol": "leave one out, full ranking"}}),
+]
+MANIFEST = {
+    "cells": [asdict(cell()), asdict(cell(sharding="cost-aware"))],
+    "runs": [run["run_id"] for run in MIXED] + ["never-ran"],
+}
+
+
+def lines(text: str) -> list[str]:
+    """Without the spaces that end lines."""
+    return [line.rstrip() for line in text.splitlines()]
+
+
+TABLE = """\
+2 cells, 4 of 5 runs, measured on CPU; medians over the runs of a cell
+
+workload    sharding    kind    status          runs      step ms    samples/s    bubble    straggler    floor    lost us          NDCG@10    popularity
+                                                              p50                      %            %        %    /sample           ± s.e.       NDCG@10
+----------  ----------  ------  --------------  ------  ---------  -----------  --------  -----------  -------  ---------  ---------------  ------------
+ml-100k     naive       CPU     ok              2            11.0         1600      25.0         12.5      1.3        312  0.0671 ± 0.0041        0.0430
+ml-100k     cost-aware  CPU     1 ok, 1 failed  1            10.0         1600      25.0         12.5      1.3        312            – [1]         – [1]
+
+Where the bubble went, % of all ranks' step windows; in each run the parts sum to the bubble:
+
+workload    sharding    kind      bubble    straggler    embedding    dense    shuffle    strategy    input    preempted    other
+                                       %            %            %        %          %           %        %            %        %
+----------  ----------  ------  --------  -----------  -----------  -------  ---------  ----------  -------  -----------  -------
+ml-100k     naive       CPU         25.0         12.5          6.2      0.0        0.0         3.1      0.0          3.1      0.0
+ml-100k     cost-aware  CPU         25.0         12.5          6.2      0.0        0.0         3.1      0.0          3.1      0.0
+
+[1] the workload measures no ranking
+
+noise floor: every rank the same samples: 1.3 % straggler share (ml-100k on local:ranks=2, CPU)
+evaluation: leave one out, full ranking (ml-100k)
+
+failed: ml-100k on local:ranks=2: cost-aware + plain + backend + allreduce, repeat 2: rank 1, backward: out of luck"""  # noqa: E501, RUF001
+
+MARKDOWN = """\
+1 cell, 1 run, measured on GPU; medians over the runs of a cell
+
+| workload   | sharding   | kind   | status   | runs   |   step ms p50 |   samples/s |   bubble % |   straggler % |   floor % |   lost us /sample |   NDCG@10 ± s.e. |   popularity NDCG@10 |
+|------------|------------|--------|----------|--------|---------------|-------------|------------|---------------|-----------|-------------------|------------------|----------------------|
+| ml-100k    | naive      | GPU    | ok       | 1      |          10.0 |        1600 |       25.0 |          12.5 |       1.3 |               312 |  0.0671 ± 0.0041 |               0.0430 |
+
+Where the bubble went, % of all ranks' step windows; in each run the parts sum to the bubble:
+
+| workload   | sharding   | kind   |   bubble % |   straggler % |   embedding % |   dense % |   shuffle % |   strategy % |   input % |   preempted % |   other % |
+|------------|------------|--------|------------|---------------|---------------|-----------|-------------|--------------|-----------|---------------|-----------|
+| ml-100k    | naive      | GPU    |       25.0 |          12.5 |           6.2 |       0.0 |         0.0 |          3.1 |       0.0 |           3.1 |       0.0 |
+
+noise floor: every rank the same samples: 1.3 % straggler share (ml-100k on local:ranks=2, GPU)"""  # noqa: E501
+
+
+def test_the_table_shows_speed_and_quality_then_the_bubble_then_what_to_know_about_them():
+    assert lines(render(MIXED, "table", MANIFEST)) == TABLE.splitlines()
+
+
+def test_the_same_table_in_markdown():
+    assert lines(render([record(kind="gpu")], "markdown")) == MARKDOWN.splitlines()
+
+
+def test_rows_stand_in_the_order_in_which_the_cells_were_named():
+    assert [row.cell.sharding for row in aggregate(MIXED, MANIFEST)] == ["naive", "cost-aware"]
+    assert [row.cell.sharding for row in aggregate(MIXED)] == ["cost-aware", "naive"]
+
+
+def test_cells_of_a_resumed_set_follow_the_first_ones():
+    late = record(run_spec(sharding="another"))
+    manifest = {**MANIFEST, "resumed": [{"cells": [late["cell"]], "runs": [late["run_id"]]}]}
+    assert [row.cell.sharding for row in aggregate([late, *MIXED], manifest)] == ["naive", "cost-aware", "another"]
+
+
+def test_only_axes_that_vary_are_shown_beside_workload_and_sharding():
+    text = render([record(), record(run_spec(sync="shadow-ma"))])
+    assert text.splitlines()[2].split()[:4] == ["workload", "sharding", "sync", "kind"]
+
+
+def test_figures_are_medians_over_the_runs_of_a_cell():
+    runs = [record(run_spec(i), step_ms_p50=ms) for i, ms in enumerate([10.0, 99.0, 12.0])]
+    (row,) = aggregate(runs)
+    assert (row.runs, row.metrics["step_ms_p50"], row.status) == (3, 12.0, "ok")
+
+
+def test_objects_are_aggregated_key_by_key():
+    runs = [record(run_spec(i), bytes_by_class=by) for i, by in enumerate([{"ids": 1}, {"ids": 3, "rows": 8}])]
+    assert aggregate(runs)[0].metrics["bytes_by_class"] == {"ids": 2, "rows": 8}
+
+
+def test_runs_that_fell_back_do_not_mix_with_runs_that_did_not():
+    fell_back = record(run_spec(1), status="fallback", reason="a kernel, no copy engine", step_ms_p50=1.0)
+    (row,) = aggregate([fell_back, record(run_spec(2))])
+    assert (row.status, row.runs, row.metrics["step_ms_p50"]) == ("1 ok, 1 fallback", 1, 10.0)
+
+
+def test_simulated_and_measured_runs_are_rows_and_noise_floors_of_their_own():
+    text = render([record(), record(kind="sim", straggler_floor=0.0)])
+    assert text.startswith("1 cell, 2 runs, measured on CPU and simulated (SIM);")
+    assert "1.3 % straggler share (ml-100k on local:ranks=2, CPU)" in text
+    assert "0.0 % straggler share (ml-100k on local:ranks=2, SIM)" in text
+
+
+def test_a_run_that_failed_shows_no_figure_and_why():
+    text = render([record(status="oom", reason="rank 0, forward: out of memory")])
+    row = text.splitlines()[5].split()
+    assert row[:5] == ["ml-100k", "naive", "CPU", "oom", "1"]
+    assert set(row[5:]) == {"–", "[1]"}  # noqa: RUF001
+    assert "[1] oom: rank 0, forward: out of memory" in text
+
+
+def test_a_quality_without_standard_error_says_so():
+    assert "0.0671 ± –" in render([record(ndcg_at_10_se=None)])  # noqa: RUF001
+
+
+def test_csv_has_every_metric_in_full_and_the_reasons_in_its_last_column():
+    text = render([record(step_ms_p50=1 / 3, bytes_by_class={"ids": 7})], "csv")
+    (row,) = csv.DictReader(io.StringIO(text))
+    assert set(METRICS) <= set(row)
+    assert float(row["step_ms_p50"]) == 1 / 3
+    assert json.loads(row["bytes_by_class"]) == {"ids": 7}
+    assert row["sync"] == "allreduce"
+    assert row["ne"] == ""
+    assert "ne: not looked at in this test" in row["missing"]
+
+
+def test_json_has_every_metric_or_null_with_its_reason():
+    (row,) = json.loads(render([record()], "json"))
+    assert set(row["metrics"]) == set(METRICS)
+    assert set(row["missing"]) == {name for name, value in row["metrics"].items() if value is None}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@given(value=st.floats(allow_nan=False, allow_infinity=False) | st.none())
+def test_any_finite_figure_or_none_can_be_shown(form: str, value: float | None):
+    assert render([record(lost_us_per_sample=value, ndcg_at_10=value, bubble=value)], form)
