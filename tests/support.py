@@ -13,7 +13,7 @@ from fsbench.plugins import create
 from fsbench.train.trainer import Strategies, Trainer, open_trainer
 
 TINY = "dim=8,heads=2,layers=1,negatives=4,dtype=float64"
-TINY_LONG = f"long-cpu:batch=4,items=50,categories=5,max_len=24,eval_users=150,{TINY}"
+TINY_LONG = f"long-cpu:batch=4,items=50,categories=5,max_len=250,eval_users=150,{TINY}"
 LIMIT = timedelta(seconds=40)
 
 

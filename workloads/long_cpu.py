@@ -39,7 +39,7 @@ class LongCpu(NextItem):
 
         negatives: int = 64
         max_len: int = 2100
-        items: int = 20_000
+        items: int = 2_000
         categories: int = 200
         eval_users: int = 256
 

@@ -54,7 +54,9 @@ def execute(run: RunSpec, data_dir: Path | None, log_folder: Path, progress: Pro
             data_dir=str(data_dir) if data_dir else None,
         )
         command = cluster.command(order.write(folder))
-        ended = run_to_end(command, cluster.environment(), folder, cluster.ranks, run.time_limit_s, progress.update)
+        # torch's launcher leaves temporary folders behind; here they go with ours.
+        environment = {**cluster.environment(), "TMPDIR": name}
+        ended = run_to_end(command, environment, folder, cluster.ranks, run.time_limit_s, progress.update)
         outcome = read_outcome(folder) if ended.exit_code == 0 else None
         if outcome is not None:
             return make_record(run, status="ok", started=started, wall_s=round(ended.wall_s, 3), **outcome)

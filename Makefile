@@ -1,0 +1,38 @@
+# `make demo` and `make test` are the two commands of the README; both install what they need first.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: install demo test lint bench clean
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
+	  f"fsbench needs Python 3.11 or newer, $(PYTHON) is {sys.version.split()[0]}: make PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[cpu,dev]'
+	@touch $@
+
+# Two workloads, two ways to shard, two local ranks; about two and a half minutes.
+demo: $(INSTALLED)
+	$(BIN)/fsbench data fetch ml-100k
+	$(BIN)/fsbench run --workload ml-100k --workload long-cpu --sharding naive --sharding cost-aware
+
+# Tests on real data skip, and say so, where it cannot be fetched.
+test: $(INSTALLED)
+	-$(BIN)/fsbench data fetch ml-100k
+	$(BIN)/python -m pytest
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Timings, as ratios within one run: never asserted in tests.
+bench: $(INSTALLED)
+	$(BIN)/python -m pytest tests/bench/bench_*.py --benchmark-only --benchmark-disable-gc
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
