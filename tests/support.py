@@ -37,6 +37,7 @@ def open_cell(
     data_dir: Path | None = None,
     seed: int = 3,
     sharding_object: Sharding | None = None,
+    device: str = "cpu",
     **axes: str,
 ) -> Trainer:
     """A trainer on this rank, with the default strategy on every axis that is not named."""
@@ -52,7 +53,7 @@ def open_cell(
         Strategies(**chosen),
         rank=rank,
         ranks=ranks,
-        device=torch.device("cpu"),
+        device=torch.device(device),
         seed=seed,
         timeout=LIMIT,
     )

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fsbench.metrics.bubbles import account
+from fsbench.metrics.sheet import Sheet
 from fsbench.metrics.summary import Trained, summarise
 from fsbench.metrics.trace import COMPUTE, WAIT, LaneOps, LaneTrace, RankTrace, RunTrace
 
@@ -15,6 +16,13 @@ MS = 1_000_000
 
 def ints(*values):
     return np.array(values, np.int64)
+
+
+def summary_of(*about):
+    """Metrics and reasons."""
+    sheet = Sheet()
+    summarise(sheet, *about)
+    return sheet.metrics, sheet.missing
 
 
 def two_ranks():
@@ -54,7 +62,7 @@ def empty():
 
 
 def test_the_metrics_of_a_known_run():
-    metrics, missing = summarise(two_ranks(), account(two_ranks()), trained())
+    metrics, missing = summary_of(two_ranks(), account(two_ranks()), trained())
     assert missing == {}
     assert metrics == {
         "step_ms_p50": 10.0,
@@ -94,12 +102,12 @@ def test_without_a_shared_clock_offsets_between_ranks_do_not_stretch_the_run():
     ranks[1] = an_hour_later(ranks[1], "step_begin", "step_end", "starts", "ends")
     ops[1] = an_hour_later(ops[1], "starts", "ends")
     apart = replace(trace, ranks=ranks, lanes={"exchange": LaneTrace("embedding", ops)}, shared_clock=False)
-    assert summarise(apart, account(apart), trained()) == summarise(trace, account(trace), trained())
+    assert summary_of(apart, account(apart), trained()) == summary_of(trace, account(trace), trained())
 
 
 def test_nothing_measured_is_none_with_a_reason_for_every_metric():
     trace, nothing = empty()
-    metrics, missing = summarise(trace, account(trace), nothing)
+    metrics, missing = summary_of(trace, account(trace), nothing)
     assert set(metrics.values()) == {None}
     assert set(missing) == set(metrics)
     assert all(missing.values())
@@ -107,13 +115,13 @@ def test_nothing_measured_is_none_with_a_reason_for_every_metric():
 
 def test_the_names_are_the_same_whether_or_not_something_was_measured():
     trace, nothing = empty()
-    names = list(summarise(two_ranks(), account(two_ranks()), trained())[0])
-    assert list(summarise(trace, account(trace), nothing)[0]) == names
+    names = list(summary_of(two_ranks(), account(two_ranks()), trained())[0])
+    assert list(summary_of(trace, account(trace), nothing)[0]) == names
 
 
 def test_no_samples_leave_per_sample_metrics_missing_and_the_others_present():
     none = np.zeros((2, 2), np.int64)
-    metrics, missing = summarise(
+    metrics, missing = summary_of(
         two_ranks(), account(two_ranks()), trained(samples=none, tokens=none, longest=none, costs=none * 1.0)
     )
     assert missing == {
@@ -127,11 +135,11 @@ def test_no_samples_leave_per_sample_metrics_missing_and_the_others_present():
 
 def test_nan_never_gets_out():
     broken = np.full((2, 2), np.nan)
-    metrics, missing = summarise(two_ranks(), account(two_ranks()), trained(flops=broken, costs=broken))
+    metrics, missing = summary_of(two_ranks(), account(two_ranks()), trained(flops=broken, costs=broken))
     json.dumps(metrics, allow_nan=False)
     assert missing == {"tflops": "came out as nan", "imbalance_predicted": "came out as nan"}
 
 
 def test_counts_of_other_ranks_or_steps_are_refused():
     with pytest.raises(ValueError, match=r"tokens is about \(1, 2\) ranks and steps; expected \(2, 2\)"):
-        summarise(two_ranks(), account(two_ranks()), trained(tokens=np.ones((1, 2), np.int64)))
+        summary_of(two_ranks(), account(two_ranks()), trained(tokens=np.ones((1, 2), np.int64)))

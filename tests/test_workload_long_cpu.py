@@ -133,7 +133,7 @@ def test_what_follows_a_category_predicts_the_next_item_far_better_than_populari
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ({"categories": "0"}, r"categories is 0, expected 1 to items \(20000\)"),
+        ({"categories": "0"}, r"categories is 0, expected 1 to items \(2000\)"),
         ({"items": "10"}, r"categories is 200, expected 1 to items \(10\)"),
         ({"eval_users": "0"}, "eval_users is 0, expected at least 1"),
     ],

@@ -32,7 +32,7 @@ class Group:
     scatter: torch.Tensor | None
 
 
-def group_by_length(lengths: list[int]) -> list[Group]:
+def group_by_length(lengths: list[int], device: torch.device | str = "cpu") -> list[Group]:
     """Groups samples of falling length so that no group pads by more than 15 % or 16 tokens a sample."""
     groups = []
     first = 0
@@ -42,12 +42,12 @@ def group_by_length(lengths: list[int]) -> list[Group]:
         end = first
         while end < len(lengths) and lengths[end] >= shortest_allowed:
             end += 1
-        groups.append(_group(lengths[first:end]))
+        groups.append(_group(lengths[first:end], device))
         first = end
     return groups
 
 
-def _group(lengths: list[int]) -> Group:
+def _group(lengths: list[int], device: torch.device | str) -> Group:
     longest = lengths[0]
     if lengths[-1] == longest:
         return Group(len(lengths), longest, longest * len(lengths), None, None)
@@ -57,7 +57,8 @@ def _group(lengths: list[int]) -> Group:
     ends = sizes.cumsum(0)
     # A padded place repeats its sample's last token: finite values, no gradient through the mask.
     gather = torch.minimum(places, sizes[:, None] - 1) + (ends - sizes)[:, None]
-    return Group(len(lengths), longest, int(ends[-1]), gather.flatten(), real.flatten().nonzero().flatten())
+    scatter = real.flatten().nonzero().flatten()
+    return Group(len(lengths), longest, int(ends[-1]), gather.flatten().to(device), scatter.to(device))
 
 
 def causal_attention(qkv: torch.Tensor, heads: int, groups: list[Group]) -> torch.Tensor:

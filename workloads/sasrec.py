@@ -30,6 +30,9 @@ class Layout:
 
     @classmethod
     def of(cls, lengths: torch.Tensor) -> Layout:
+        """From int64[n] lengths, on their device. Computed on the host, where sizes decide shapes."""
+        device = lengths.device
+        lengths = lengths.cpu()
         order = torch.argsort(lengths, descending=True, stable=True)
         sizes = lengths[order]
         starts = (lengths.cumsum(0) - lengths)[order]
@@ -38,11 +41,11 @@ class Layout:
         has_target = positions < torch.repeat_interleave(sizes - 1, sizes)
         return cls(
             targets=(sizes - 1).clamp(min=0).tolist(),
-            inputs=has_target.nonzero().flatten(),
-            order=order,
-            tokens=tokens,
-            positions=positions,
-            groups=group_by_length(sizes.tolist()),
+            inputs=has_target.nonzero().flatten().to(device),
+            order=order.to(device),
+            tokens=tokens.to(device),
+            positions=positions.to(device),
+            groups=group_by_length(sizes.tolist(), device),
         )
 
 
@@ -141,7 +144,7 @@ def sampled_softmax(
     scores = [h @ items.t() for h, items in zip(hidden.split(counts), sampled.unbind(0), strict=True)]
     # Touching both operands keeps the graph, and so the gradient exchange, whole on a rank without targets.
     negative = torch.cat(scores) if scores else sampled.sum(2)
-    own = sampled_ids.repeat_interleave(torch.tensor(counts, dtype=torch.int64), dim=0)
+    own = sampled_ids.repeat_interleave(torch.tensor(counts, dtype=torch.int64, device=hidden.device), dim=0)
     negative = negative.masked_fill(target_ids[:, None] == own, float("-inf"))
     total = torch.logaddexp(negative.logsumexp(1), positive)
     return (total - positive).sum()

@@ -5,14 +5,13 @@ A metric that cannot be formed is None with a reason: never 0, never NaN.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fsbench.metrics.bubbles import BUBBLE_PARTS, Bubbles
+from fsbench.metrics.sheet import Sheet
 from fsbench.metrics.trace import RunTrace
 
 Int64 = NDArray[np.int64]
@@ -34,8 +33,8 @@ class Trained:
     costs: Float64
 
 
-def summarise(trace: RunTrace, bubbles: Bubbles, trained: Trained) -> tuple[dict[str, Any], dict[str, str]]:
-    """Metrics by name, and for each that is None the reason.
+def summarise(sheet: Sheet, trace: RunTrace, bubbles: Bubbles, trained: Trained) -> None:
+    """Enters the metrics that follow from the timeline.
 
     Raises:
         ValueError: `trained` is not about the ranks and steps of the trace.
@@ -44,13 +43,11 @@ def summarise(trace: RunTrace, bubbles: Bubbles, trained: Trained) -> tuple[dict
     for name, values in vars(trained).items():
         if values.shape != shape:
             raise ValueError(f"{name} is about {values.shape} ranks and steps; expected {shape}")
-    sheet = _Sheet()
     _step_times(sheet, bubbles)
     _throughput(sheet, elapsed_ns(trace), trained)
     _bubble(sheet, bubbles, int(trained.samples.sum()))
     _balance(sheet, bubbles, trained)
     _traffic(sheet, trace, bubbles.ns.shape[1])
-    return sheet.metrics, sheet.missing
 
 
 def elapsed_ns(trace: RunTrace) -> int:
@@ -83,46 +80,25 @@ def bytes_sent(trace: RunTrace) -> dict[tuple[str, str], int]:
     return sent
 
 
-@dataclass
-class _Sheet:
-    """Metrics as they are entered, and the reasons of those that are missing."""
-
-    metrics: dict[str, Any] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
-
-    def enter(self, name: str, value: float | Mapping[str, float] | None, otherwise: str) -> None:
-        """Enters a value; None or an empty mapping is missing, for the reason `otherwise`."""
-        if value is None or value == {}:
-            self.metrics[name], self.missing[name] = None, otherwise
-        elif isinstance(value, float) and not np.isfinite(value):
-            self.metrics[name], self.missing[name] = None, f"came out as {value}"
-        else:
-            self.metrics[name] = value
-
-    def enter_ratio(self, name: str, above: float, below: float, otherwise: str) -> None:
-        """Enters a quotient; missing, for the reason `otherwise`, if the divisor is 0."""
-        self.enter(name, float(above) / float(below) if below else None, otherwise)
-
-
 _TRAFFIC = ("embedding", "dense", "shuffle")
 _NO_STEP = "no step was measured"
 _NO_SAMPLE = "no sample was trained"
 
 
-def _step_times(sheet: _Sheet, bubbles: Bubbles) -> None:
+def _step_times(sheet: Sheet, bubbles: Bubbles) -> None:
     step_ms = bubbles.step_ns / 1e6
     for percentile in (50, 95):
         value = float(np.percentile(step_ms, percentile)) if len(step_ms) else None
         sheet.enter(f"step_ms_p{percentile}", value, _NO_STEP)
 
 
-def _throughput(sheet: _Sheet, elapsed: int, trained: Trained) -> None:
+def _throughput(sheet: Sheet, elapsed: int, trained: Trained) -> None:
     sheet.enter_ratio("samples_per_s", trained.samples.sum() * 1e9, elapsed, _NO_STEP)
     sheet.enter_ratio("tokens_per_s", trained.tokens.sum() * 1e9, elapsed, _NO_STEP)
     sheet.enter_ratio("tflops", trained.flops.sum() / 1e3, elapsed, _NO_STEP)
 
 
-def _bubble(sheet: _Sheet, bubbles: Bubbles, samples: int) -> None:
+def _bubble(sheet: Sheet, bubbles: Bubbles, samples: int) -> None:
     shares = bubbles.shares()
     for name in ("bubble", *(f"bubble_{part}" for part in BUBBLE_PARTS)):
         sheet.enter(name, shares.get(name), _NO_STEP)
@@ -134,7 +110,7 @@ def _bubble(sheet: _Sheet, bubbles: Bubbles, samples: int) -> None:
     sheet.enter("blocked_share", bubbles.blocked_share(), _NO_STEP)
 
 
-def _balance(sheet: _Sheet, bubbles: Bubbles, trained: Trained) -> None:
+def _balance(sheet: Sheet, bubbles: Bubbles, trained: Trained) -> None:
     for name, loads, of in (
         ("imbalance_predicted", trained.costs, "predicted cost"),
         ("imbalance_measured", bubbles.compute, "measured compute"),
@@ -145,7 +121,7 @@ def _balance(sheet: _Sheet, bubbles: Bubbles, trained: Trained) -> None:
     sheet.enter_ratio("padding", padded - int(trained.tokens.sum()), padded, "no token was trained")
 
 
-def _traffic(sheet: _Sheet, trace: RunTrace, steps: int) -> None:
+def _traffic(sheet: Sheet, trace: RunTrace, steps: int) -> None:
     if not steps:
         for name in ("bytes_by_class", *(f"{name}_bytes_per_step" for name in _TRAFFIC)):
             sheet.enter(name, None, _NO_STEP)

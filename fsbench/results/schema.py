@@ -109,7 +109,7 @@ METRICS: dict[str, Metric] = {
 
 NO_COLLECTOR = "no collector for it in this version"
 NOT_COLLECTED = frozenset({
-    "collision_rate", "compute_inflation", "ne", "owner_imbalance", "peak_gpu_mib", "power_w_mean",
+    "collision_rate", "compute_inflation", "ne", "owner_imbalance", "power_w_mean",
     "replica_spread", "seconds_to_target", "sm_util_mean", "sync_gap_p50", "syncs_per_min",
 })  # fmt: skip
 """Metrics that nothing measures yet. They need no reason from the caller."""

@@ -74,6 +74,8 @@ class Driver:
             trainer.optimizer.zero_grad(set_to_none=False)
         with timeline.strategy:
             sync.after_step()
+        if self.step == self.end - 1 and trainer.context.device.type == "cuda":
+            torch.cuda.synchronize()  # once, so that the last window holds all that was issued
         self.losses.append(loss.detach())
         self.targets.append(sharded.counts.total)
         self.stats.append(sharded.stats)

@@ -11,41 +11,36 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from fsbench.axes import AXES
 from fsbench.collect.timeline import marker_cost_ns
 from fsbench.metrics.bubbles import BUBBLE_PARTS, Bubbles, account
-from fsbench.metrics.ranking import ranking_quality
+from fsbench.metrics.sheet import Sheet
 from fsbench.metrics.summary import Trained, summarise
 from fsbench.metrics.trace import LaneOps, LaneTrace, RankTrace, RunTrace
-from fsbench.train.evaluation import CHUNK_USERS, RankCounts, count_ranks
+from fsbench.train.observed import observed
 from fsbench.train.pipeline import ShardStats
+from fsbench.train.quality import enter_quality
 from fsbench.train.session import Finished
 from fsbench.train.trainer import Trainer
-from fsbench.workload import Ranking
 
 _LAST_STEPS = 10
-_QUALITY = (
-    "ndcg_at_10",
-    "ndcg_at_10_se",
-    "hr_at_10",
-    "hr_at_10_se",
-    "ndcg_at_10_unfiltered",
-    "hr_at_10_unfiltered",
-    "popularity_ndcg_at_10",
+_NO_STEP = "no step was measured"
+_NEEDS_DEVICE_TIMELINE = (
+    *("bubble", *(f"bubble_{part}" for part in BUBBLE_PARTS), "lost_us_per_sample", "straggler_floor"),
+    *("exposed_embedding_ms", "exposed_ms_by_class", "blocked_share", "imbalance_measured", "timeline_overhead"),
 )
 
 
 @dataclass(frozen=True)
 class RankRecord:
-    """What one rank hands in."""
+    """What one rank hands in. `peak_gpu_mib`: None on a CPU."""
 
     trace: RankTrace
     operations: dict[str, dict[str, int]]
     ops: dict[str, LaneOps]
     marker_ns: float
     peak_rss_mib: float
+    peak_gpu_mib: float | None
     lookahead_bytes: int
-    evidence: dict[str, Any]
 
 
 def build_report(trainer: Trainer, finished: Finished) -> dict[str, Any] | None:
@@ -57,29 +52,34 @@ def build_report(trainer: Trainer, finished: Finished) -> dict[str, Any] | None:
         return None
     trace = _run_trace(trainer, records, kinds, finished.measured)
     bubbles = account(trace)
-    stats = finished.stats[finished.measured.start : finished.measured.stop]
-    metrics, missing = summarise(trace, bubbles, _trained(trainer, stats))
-    for part in (_quality(finished), _floor(trainer, records, kinds, finished), _run(finished, records, bubbles)):
-        metrics |= part[0]
-        missing |= part[1]
+    floor = account(_run_trace(trainer, records, kinds, finished.floor))
+    sheet = Sheet()
+    summarise(sheet, trace, bubbles, _trained(trainer, finished))
+    sheet.enter("straggler_floor", floor.shares().get("bubble_straggler"), "no step of the noise floor was run")
+    enter_quality(sheet, finished)
+    _enter_run(sheet, finished, records, bubbles)
+    on_gpu = trainer.context.device.type == "cuda"
+    if on_gpu:
+        sheet.withhold(_NEEDS_DEVICE_TIMELINE, "the host's timeline does not see the GPU; no CUDA events yet")
     return {
-        "kind": "cpu" if trainer.context.device.type == "cpu" else "gpu",
-        "metrics": metrics,
-        "missing": missing,
-        "observed": _observed(trainer, finished, records),
-        "per_rank": _per_rank(records, bubbles),
+        "kind": "gpu" if on_gpu else "cpu",
+        "metrics": sheet.metrics,
+        "missing": sheet.missing,
+        "observed": observed(trainer, finished, records[0].operations),
+        "per_rank": [_rank_row(*pair, on_gpu) for pair in zip(records, bubbles.totals_by_rank(), strict=True)],
     }
 
 
 def _agree_on_kinds(trainer: Trainer) -> list[str]:
-    mine = sorted(set().union(*(lane.log.kinds() for lane in trainer.context.lanes.values())))
+    """What the bytes of any lane on any rank were, in one order for all."""
     everyone: list[Any] = [None] * trainer.context.ranks
-    dist.all_gather_object(everyone, mine)
+    dist.all_gather_object(everyone, [kind for lane in trainer.context.lanes.values() for kind in lane.log.kinds()])
     return sorted(set().union(*everyone))
 
 
 def _record(trainer: Trainer, finished: Finished, kinds: list[str]) -> RankRecord:
     rss_unit = 1 if sys.platform == "darwin" else 2**10
+    on_gpu = trainer.context.device.type == "cuda"
     largest = max((step.own_bytes for step in finished.stats), default=0)
     return RankRecord(
         trace=trainer.context.timeline.trace(),
@@ -87,132 +87,48 @@ def _record(trainer: Trainer, finished: Finished, kinds: list[str]) -> RankRecor
         ops={name: lane.log.arrays(kinds) for name, lane in trainer.context.lanes.items()},
         marker_ns=marker_cost_ns(),
         peak_rss_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * rss_unit / 2**20,
+        peak_gpu_mib=torch.cuda.max_memory_allocated() / 2**20 if on_gpu else None,
         lookahead_bytes=largest * trainer.strategies.lookahead,
-        evidence={axis: dict(getattr(trainer.strategies, axis).evidence()) for axis in AXES},
     )
 
 
 def _run_trace(trainer: Trainer, records: list[RankRecord], kinds: list[str], steps: range) -> RunTrace:
-    names = trainer.context.timeline.lanes
     lanes = {
-        name: LaneTrace(trainer.context.lanes[name].spec.waits_as, [record.ops[name] for record in records])
-        for name in names
+        name: LaneTrace(lane.spec.waits_as, [record.ops[name] for record in records])
+        for name, lane in trainer.context.lanes.items()
     }
     ranks = [record.trace.steps(steps) for record in records]
-    return RunTrace(ranks, lanes, names, shared_clock=True, kind_names=tuple(kinds))
+    return RunTrace(ranks, lanes, trainer.context.timeline.lanes, shared_clock=True, kind_names=tuple(kinds))
 
 
-def _trained(trainer: Trainer, stats: list[ShardStats]) -> Trained:
+def _trained(trainer: Trainer, finished: Finished) -> Trained:
+    stats: list[ShardStats] = finished.stats[finished.measured.start : finished.measured.stop]
+
     def stack(name: str) -> Any:
         rows = [getattr(step, name) for step in stats]
         return np.stack(rows, axis=1) if rows else np.zeros((trainer.context.ranks, 0))
 
-    return Trained(
-        samples=stack("samples"),
-        tokens=stack("tokens"),
-        longest=stack("longest"),
-        flops=stack("cost"),
-        costs=stack("cost"),
-    )
+    # Predicted cost is the model's operations: `costs=flops` is the only cost model so far.
+    return Trained(stack("samples"), stack("tokens"), stack("longest"), flops=stack("cost"), costs=stack("cost"))
 
 
-def _quality(finished: Finished) -> tuple[dict[str, Any], dict[str, str]]:
-    if finished.ranking is None or finished.evaluated is None:
-        return {}, dict.fromkeys(_QUALITY, "the workload measures no ranking")
-    headline = next(iter(finished.evaluated.values()))
-    filtered, unfiltered = ranking_quality(headline.filtered), ranking_quality(headline.unfiltered)
-    popularity = ranking_quality(popularity_counts(finished.ranking))
-    if filtered is None or unfiltered is None or popularity is None:
-        return {}, dict.fromkeys(_QUALITY, "no user has a held-out event")
-    metrics = {
-        "ndcg_at_10": filtered.ndcg.mean,
-        "ndcg_at_10_se": filtered.ndcg.standard_error,
-        "hr_at_10": filtered.hr.mean,
-        "hr_at_10_se": filtered.hr.standard_error,
-        "ndcg_at_10_unfiltered": unfiltered.ndcg.mean,
-        "hr_at_10_unfiltered": unfiltered.hr.mean,
-        "popularity_ndcg_at_10": popularity.ndcg.mean,
-    }
-    return metrics, {name: "one user has no spread" for name, value in metrics.items() if value is None}
-
-
-def popularity_counts(ranking: Ranking) -> Any:
-    """int64[users, 2]: the same counts for the popularity baseline, under the same protocol (seen items removed)."""
-    users = np.arange(len(ranking.users))
-    scores = torch.from_numpy(ranking.baseline_scores)
-    parts = [
-        count_ranks(scores.expand(len(chunk), -1), ranking.targets[chunk], ranking.seen.take(chunk), chunk).numpy()
-        for chunk in np.split(users, range(CHUNK_USERS, len(users), CHUNK_USERS))
-    ]
-    return np.concatenate(parts)[:, :2]
-
-
-def _floor(
-    trainer: Trainer, records: list[RankRecord], kinds: list[str], finished: Finished
-) -> tuple[dict[str, Any], dict[str, str]]:
-    floor = account(_run_trace(trainer, records, kinds, finished.floor)).shares()
-    share = floor.get("bubble_straggler")
-    return {"straggler_floor": share}, {} if share is not None else {"straggler_floor": "no floor step was run"}
-
-
-def _run(finished: Finished, records: list[RankRecord], bubbles: Bubbles) -> tuple[dict[str, Any], dict[str, str]]:
-    window = int(bubbles.windows.sum())
+def _enter_run(sheet: Sheet, finished: Finished, records: list[RankRecord], bubbles: Bubbles) -> None:
     marks = [record.marker_ns * len(record.trace.steps(finished.measured).starts) for record in records]
     last = finished.losses[-_LAST_STEPS:]
-    metrics: dict[str, Any] = {
-        "steps_measured": len(finished.measured),
-        "train_s": int(bubbles.step_ns.sum()) * 1e-9,
-        "timeline_overhead": sum(marks) / window if window else None,
-        "loss": float(np.mean(last)) if last else None,
-        "peak_rss_mib": max(record.peak_rss_mib for record in records),
-        "lookahead_mib": max(record.lookahead_bytes for record in records) / 2**20,
-    }
-    return metrics, {name: "no step was measured" for name, value in metrics.items() if value is None}
+    on_gpus = [record.peak_gpu_mib for record in records if record.peak_gpu_mib is not None]
+    sheet.enter("steps_measured", len(finished.measured), _NO_STEP)
+    sheet.enter("train_s", int(bubbles.step_ns.sum()) * 1e-9, _NO_STEP)
+    sheet.enter_ratio("timeline_overhead", sum(marks), int(bubbles.windows.sum()), _NO_STEP)
+    sheet.enter("loss", float(np.mean(last)) if last else None, _NO_STEP)
+    sheet.enter("peak_rss_mib", max(record.peak_rss_mib for record in records), _NO_STEP)
+    sheet.enter("peak_gpu_mib", max(on_gpus) if on_gpus else None, "trained on CPU")
+    sheet.enter("lookahead_mib", max(record.lookahead_bytes for record in records) / 2**20, _NO_STEP)
 
 
-def _observed(trainer: Trainer, finished: Finished, records: list[RankRecord]) -> dict[str, Any]:
-    """What ran, as the recorder saw it on rank 0: never a strategy's own word, which stands apart as `evidence`."""
-    operations = records[0].operations
-    moved = sum(step.moved for step in finished.stats)
-    seen = sum(int(step.samples.sum()) for step in finished.stats)
-    engine = "gloo" if trainer.context.device.type == "cpu" else "nccl"
-    lanes = {name: lane.group.getBackendName() for name, lane in trainer.context.lanes.items()}
-    observed: dict[str, Any] = {
-        "sharding": {"samples": seen, "moved": moved, "operations": operations.get("shuffle", {})},
-        "embedding": {
-            "operations": {
-                name: count
-                for lane, counts in operations.items()
-                if trainer.context.lanes[lane].spec.waits_as == "embedding"
-                for name, count in counts.items()
-            }
-        },
-        "collectives": {"engine": engine, "lanes": lanes},
-        "sync": {"operations": operations.get("dense", {})},
-    }
-    for axis in AXES:
-        if evidence := records[0].evidence[axis]:
-            observed[axis]["evidence"] = evidence
-    if finished.ranking is not None:
-        observed["evaluation"] = {
-            "protocol": finished.ranking.protocol,
-            "users": len(finished.ranking.users),
-            "replicas": _replicas(finished.evaluated or {}),
-        }
-    return observed
-
-
-def _replicas(evaluated: dict[str, RankCounts]) -> dict[str, float | None]:
-    quality = {name: ranking_quality(counts.filtered) for name, counts in evaluated.items()}
-    return {name: found.ndcg.mean if found else None for name, found in quality.items()}
-
-
-def _per_rank(records: list[RankRecord], bubbles: Bubbles) -> list[dict[str, Any]]:
-    """Milliseconds by part over all measured steps, and memory, for each rank."""
-    rows = []
-    for record, parts in zip(records, bubbles.totals_by_rank(), strict=True):
-        row: dict[str, Any] = {"window_ms": sum(parts.values()) / 1e6, "compute_ms": parts["compute"] / 1e6}
-        for name, members in BUBBLE_PARTS.items():
-            row[f"{name}_ms"] = sum(parts[member] for member in members) / 1e6
-        rows.append(row | {"peak_rss_mib": record.peak_rss_mib})
-    return rows
+def _rank_row(record: RankRecord, parts: dict[str, int], on_gpu: bool) -> dict[str, Any]:
+    """One rank over all measured steps: milliseconds by part (on a GPU the host's windows alone), and memory."""
+    row: dict[str, Any] = {"window_ms": sum(parts.values()) / 1e6}
+    if not on_gpu:
+        row["compute_ms"] = parts["compute"] / 1e6
+        row |= {f"{name}_ms": sum(parts[part] for part in of) / 1e6 for name, of in BUBBLE_PARTS.items()}
+    return row | {"peak_rss_mib": record.peak_rss_mib, "peak_gpu_mib": record.peak_gpu_mib}

@@ -137,7 +137,7 @@ class TableShard:
                 f"optimizer {self.spec.optimizer} needs {sorted(self.tensors())}"
             )
         for name, tensor in self.tensors().items():
-            tensor.copy_(full[name].index_select(0, self.ids))
+            tensor.copy_(full[name].index_select(0, self.ids.to(full[name].device)))
 
 
 def _initial_rows(spec: TableSpec, ids: torch.Tensor, seed: int) -> torch.Tensor:

@@ -1,0 +1,54 @@
+"""What really ran, for the record: from the recorder. A strategy's own word stands apart, as `evidence`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fsbench.axes import AXES
+from fsbench.metrics.ranking import ranking_quality
+from fsbench.train.session import Finished
+from fsbench.train.trainer import Trainer
+
+Operations = Mapping[str, Mapping[str, int]]
+"""How many operations of each name, by lane."""
+
+
+def observed(trainer: Trainer, finished: Finished, operations: Operations) -> dict[str, Any]:
+    """By axis: the operations that its lanes carried on this rank over the whole run, evaluation included."""
+    lanes = {name: lane.group.getBackendName() for name, lane in trainer.context.lanes.items()}
+    found: dict[str, Any] = {
+        "sharding": {
+            "samples": sum(int(step.samples.sum()) for step in finished.stats),
+            "moved": sum(step.moved for step in finished.stats),
+            "operations": _of_class(trainer, operations, "shuffle"),
+        },
+        "embedding": {"operations": _of_class(trainer, operations, "embedding")},
+        "collectives": {"device": str(trainer.context.device), "lanes": lanes},
+        "sync": {"operations": _of_class(trainer, operations, "dense")},
+    }
+    for axis in AXES:
+        if evidence := dict(getattr(trainer.strategies, axis).evidence()):
+            found[axis]["evidence"] = evidence
+    if finished.ranking is not None:
+        found["evaluation"] = _evaluation(finished)
+    return found
+
+
+def _of_class(trainer: Trainer, operations: Operations, waits_as: str) -> dict[str, int]:
+    return {
+        name: count
+        for lane, counts in operations.items()
+        if trainer.context.lanes[lane].spec.waits_as == waits_as
+        for name, count in counts.items()
+    }
+
+
+def _evaluation(finished: Finished) -> dict[str, Any]:
+    assert finished.ranking is not None
+    evaluated = {name: ranking_quality(counts.filtered) for name, counts in (finished.evaluated or {}).items()}
+    return {
+        "protocol": finished.ranking.protocol,
+        "users": len(finished.ranking.users),
+        "replicas": {name: quality.ndcg.mean if quality else None for name, quality in evaluated.items()},
+    }
