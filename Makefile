@@ -3,8 +3,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+GPU_OUT ?= results/gpu-check
 
-.PHONY: install demo test lint bench clean
+.PHONY: install demo test lint bench gpu-check clean
 
 install: $(INSTALLED)
 
@@ -31,6 +32,11 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 # Timings, as ratios within one run: never asserted in tests.
+# On a machine with a GPU and without network: tests marked gpu, and a run on a world of one.
+gpu-check:
+	$(PYTHON) -m pytest -m gpu tests/test_gpu.py
+	$(PYTHON) -m fsbench run --workload long-cpu --on local:ranks=1 --sharding naive --repeats 2 --steps 100 --out $(GPU_OUT)
+
 bench: $(INSTALLED)
 	$(BIN)/python -m pytest tests/bench/bench_*.py --benchmark-only --benchmark-disable-gc
 

@@ -4,7 +4,7 @@ A step, in order: `Sharding.assign` says which rank trains which sample; `Embedd
 the model runs forward and backward; `EmbeddingExchange.update` sends the gradients to the rows' owners; `DenseSync`
 keeps the dense parameters of the ranks together. `Collectives` is how bytes move for whoever asks.
 
-Nothing here imports torch: listing and checking strategies stays fast. A strategy module keeps its torch imports
+Nothing here imports torch or numpy: listing strategies stays fast. A strategy module keeps its torch imports
 inside the methods that need them (or in a module of its own that those methods import).
 """
 
@@ -15,11 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
 
     from fsbench.collect.timeline import Timeline
     from fsbench.train.lanes import Lane

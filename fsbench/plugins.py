@@ -181,7 +181,7 @@ def _describe(error: BaseException) -> str:
 
 
 def _contract(kind: str) -> type:
-    # Here, because the contracts import numpy, which listing must not.
+    # Here, because the contracts of workloads import numpy, which listing must not.
     if kind == "workloads":
         from fsbench.workload import Workload
 

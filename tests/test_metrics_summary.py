@@ -80,6 +80,7 @@ def test_the_metrics_of_a_known_run():
         "bubble_preempted": 0.0,
         "bubble_other": 0.0,
         "lost_us_per_sample": 800.0,
+        "compute_us_per_sample": 1200.0,
         "exposed_ms_by_class": {"shuffle": 0.0, "embedding": 2.0, "dense": 0.0, "control": 0.0},
         "exposed_embedding_ms": 2.0,
         "blocked_share": 0.0,
@@ -126,6 +127,7 @@ def test_no_samples_leave_per_sample_metrics_missing_and_the_others_present():
     )
     assert missing == {
         "lost_us_per_sample": "no sample was trained",
+        "compute_us_per_sample": "no sample was trained",
         "imbalance_predicted": "there is no predicted cost",
         "padding": "no token was trained",
     }

@@ -15,10 +15,18 @@ from fsbench.results.schema import METRICS
 from fsbench.results.table import FORMATS, aggregate, render
 from tests.fakes import cell, record, run_spec
 
-NO_RANKING = dict.fromkeys(("ndcg_at_10", "ndcg_at_10_se", "popularity_ndcg_at_10"), "the workload measures no ranking")
+NO_RANKING = dict.fromkeys(
+    ("ndcg_at_10", "ndcg_at_10_se", "hr_at_10", "ndcg_at_10_unfiltered", "popularity_ndcg_at_10"),
+    "the workload measures no ranking",
+)
 MIXED = [
     record(run_spec(2, sharding="cost-aware"), status="failed", reason="rank 1, backward: out of luck"),
-    record(run_spec(1, sharding="cost-aware"), missing=NO_RANKING, **dict.fromkeys(NO_RANKING)),
+    record(
+        run_spec(1, sharding="cost-aware"),
+        compute_us_per_sample=1125.0,
+        missing=NO_RANKING,
+        **dict.fromkeys(NO_RANKING),
+    ),
     record(run_spec(1), observed={"evaluation": {"protocol": "leave one out, full ranking"}}),
     record(run_spec(2), step_ms_p50=12.0, observed={"evaluation": {"protocol": "leave one out, full ranking"}}),
 ]
@@ -36,19 +44,19 @@ def lines(text: str) -> list[str]:
 TABLE = """\
 2 cells, 4 of 5 runs, measured on CPU; medians over the runs of a cell
 
-workload    sharding    kind    status          runs      step ms    samples/s    bubble    straggler    floor    lost us          NDCG@10    popularity
-                                                              p50                      %            %        %    /sample           ± s.e.       NDCG@10
-----------  ----------  ------  --------------  ------  ---------  -----------  --------  -----------  -------  ---------  ---------------  ------------
-ml-100k     naive       CPU     ok              2            11.0         1600      25.0         12.5      1.3        312  0.0671 ± 0.0041        0.0430
-ml-100k     cost-aware  CPU     1 ok, 1 failed  1            10.0         1600      25.0         12.5      1.3        312            – [1]         – [1]
+workload    sharding    kind    status          runs      step ms    samples/s    bubble    lost us      compute          NDCG@10    HR@10      NDCG@10    NDCG@10 of
+                                                              p50                      %    /sample    inflation           ± s.e.             seen kept    popularity
+----------  ----------  ------  --------------  ------  ---------  -----------  --------  ---------  -----------  ---------------  -------  -----------  ------------
+ml-100k     naive       CPU     ok              2            11.0         1600      25.0        312         1.00  0.0671 ± 0.0041   0.1300       0.0412        0.0430
+ml-100k     cost-aware  CPU     1 ok, 1 failed  1            10.0         1600      25.0        312         1.20            – [1]    – [1]        – [1]         – [1]
 
 Where the bubble went, % of all ranks' step windows; in each run the parts sum to the bubble:
 
-workload    sharding    kind      bubble    straggler    embedding    dense    shuffle    strategy    input    preempted    other
-                                       %            %            %        %          %           %        %            %        %
-----------  ----------  ------  --------  -----------  -----------  -------  ---------  ----------  -------  -----------  -------
-ml-100k     naive       CPU         25.0         12.5          6.2      0.0        0.0         3.1      0.0          3.1      0.0
-ml-100k     cost-aware  CPU         25.0         12.5          6.2      0.0        0.0         3.1      0.0          3.1      0.0
+workload    sharding    kind      bubble    straggler    embedding    dense    shuffle    strategy    input    preempted    other    straggler
+                                       %            %            %        %          %           %        %            %        %      floor %
+----------  ----------  ------  --------  -----------  -----------  -------  ---------  ----------  -------  -----------  -------  -----------
+ml-100k     naive       CPU         25.0         12.5          6.2      0.0        0.0         3.1      0.0          3.1      0.0          1.3
+ml-100k     cost-aware  CPU         25.0         12.5          6.2      0.0        0.0         3.1      0.0          3.1      0.0          1.3
 
 [1] the workload measures no ranking
 
@@ -60,15 +68,15 @@ failed: ml-100k on local:ranks=2: cost-aware + plain + backend + allreduce, repe
 MARKDOWN = """\
 1 cell, 1 run, measured on GPU; medians over the runs of a cell
 
-| workload   | sharding   | kind   | status   | runs   |   step ms p50 |   samples/s |   bubble % |   straggler % |   floor % |   lost us /sample |   NDCG@10 ± s.e. |   popularity NDCG@10 |
-|------------|------------|--------|----------|--------|---------------|-------------|------------|---------------|-----------|-------------------|------------------|----------------------|
-| ml-100k    | naive      | GPU    | ok       | 1      |          10.0 |        1600 |       25.0 |          12.5 |       1.3 |               312 |  0.0671 ± 0.0041 |               0.0430 |
+| workload   | sharding   | kind   | status   | runs   |   step ms p50 |   samples/s |   bubble % |   lost us /sample |   compute inflation |   NDCG@10 ± s.e. |   HR@10 |   NDCG@10 seen kept |   NDCG@10 of popularity |
+|------------|------------|--------|----------|--------|---------------|-------------|------------|-------------------|---------------------|------------------|---------|---------------------|-------------------------|
+| ml-100k    | naive      | GPU    | ok       | 1      |          10.0 |        1600 |       25.0 |               312 |                1.00 |  0.0671 ± 0.0041 |  0.1300 |              0.0412 |                  0.0430 |
 
 Where the bubble went, % of all ranks' step windows; in each run the parts sum to the bubble:
 
-| workload   | sharding   | kind   |   bubble % |   straggler % |   embedding % |   dense % |   shuffle % |   strategy % |   input % |   preempted % |   other % |
-|------------|------------|--------|------------|---------------|---------------|-----------|-------------|--------------|-----------|---------------|-----------|
-| ml-100k    | naive      | GPU    |       25.0 |          12.5 |           6.2 |       0.0 |         0.0 |          3.1 |       0.0 |           3.1 |       0.0 |
+| workload   | sharding   | kind   |   bubble % |   straggler % |   embedding % |   dense % |   shuffle % |   strategy % |   input % |   preempted % |   other % |   straggler floor % |
+|------------|------------|--------|------------|---------------|---------------|-----------|-------------|--------------|-----------|---------------|-----------|---------------------|
+| ml-100k    | naive      | GPU    |       25.0 |          12.5 |           6.2 |       0.0 |         0.0 |          3.1 |       0.0 |           3.1 |       0.0 |                 1.3 |
 
 noise floor: every rank the same samples: 1.3 % straggler share (ml-100k on local:ranks=2, GPU)"""  # noqa: E501
 
@@ -154,3 +162,14 @@ def test_json_has_every_metric_or_null_with_its_reason():
 @given(value=st.floats(allow_nan=False, allow_infinity=False) | st.none())
 def test_any_finite_figure_or_none_can_be_shown(form: str, value: float | None):
     assert render([record(lost_us_per_sample=value, ndcg_at_10=value, bubble=value)], form)
+
+
+def test_a_floor_above_five_percent_says_that_stragglers_cannot_be_compared():
+    assert "6.0 % straggler share (ml-100k on local:ranks=2, CPU): above 5 %" in render([record(straggler_floor=0.06)])
+    assert "above 5 %" not in render([record(straggler_floor=0.05)])
+
+
+def test_compute_inflation_needs_the_reference_cell_of_the_same_workload():
+    alone = aggregate([record(run_spec(sharding="cost-aware"))])[0]
+    assert alone.metrics["compute_inflation"] is None
+    assert alone.missing["compute_inflation"] == "the set has no naive+plain+backend+allreduce cell of it"

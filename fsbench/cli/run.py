@@ -72,7 +72,7 @@ def run(
     An option that takes a NAME may be repeated; several values on several axes give their product. `all`
     means every installed one: see `fsbench list`.
     """
-    # Here, because the contracts import numpy, which `fsbench --help` can do without.
+    # Here, because workloads need numpy, which `fsbench --help` can do without.
     from fsbench.cli.plan import make_plan
 
     if resume and out is None:

@@ -104,6 +104,7 @@ def _bubble(sheet: Sheet, bubbles: Bubbles, samples: int) -> None:
         sheet.enter(name, shares.get(name), _NO_STEP)
     lost = int(bubbles.windows.sum()) - int(bubbles.compute.sum())
     sheet.enter_ratio("lost_us_per_sample", lost / 1e3, samples, _NO_SAMPLE)
+    sheet.enter_ratio("compute_us_per_sample", int(bubbles.compute.sum()) / 1e3, samples, _NO_SAMPLE)
     exposed = {name: ns / 1e6 for name, ns in bubbles.exposed_ns_by_class().items()}
     sheet.enter("exposed_ms_by_class", exposed, _NO_STEP)
     sheet.enter("exposed_embedding_ms", exposed.get("embedding"), _NO_STEP)

@@ -68,7 +68,8 @@ METRICS: dict[str, Metric] = {
     "bubble_other": Metric("share", "unlabelled"),
     "lost_us_per_sample": Metric("us", "non-compute time of all ranks over samples trained"),
     "straggler_floor": Metric("share", "straggler share when every rank trains the same samples: the machine's own"),
-    "compute_inflation": Metric("ratio", "compute a sample over that of the set's reference cell"),
+    "compute_us_per_sample": Metric("us", "compute time of all ranks over samples trained"),
+    "compute_inflation": Metric("ratio", "compute a sample over that of the set's reference cell; `show` derives it"),
     "exposed_embedding_ms": Metric("ms", "embedding transfer that the step waits for, slowest rank"),
     "exposed_ms_by_class": Metric("ms", "transfer that the step waits for, by class of operation"),
     "blocked_share": Metric("share", "the main thread's waits for dense parameters"),
@@ -108,8 +109,9 @@ METRICS: dict[str, Metric] = {
 }
 
 NO_COLLECTOR = "no collector for it in this version"
+OF_THE_SET = "relates runs of a set: `fsbench show` derives it"
 NOT_COLLECTED = frozenset({
-    "collision_rate", "compute_inflation", "ne", "owner_imbalance", "power_w_mean",
+    "collision_rate", "ne", "owner_imbalance", "power_w_mean",
     "replica_spread", "seconds_to_target", "sm_util_mean", "sync_gap_p50", "syncs_per_min",
 })  # fmt: skip
 """Metrics that nothing measures yet. They need no reason from the caller."""
@@ -194,7 +196,7 @@ def _one_of(name: str, known: Sequence[str] | Mapping[str, Any], what: str) -> N
 
 
 def _reasons(absent: Sequence[str], given: Mapping[str, str], general: str | None) -> dict[str, str]:
-    known = dict.fromkeys(NOT_COLLECTED, NO_COLLECTOR) | dict(given)
+    known = dict.fromkeys(NOT_COLLECTED, NO_COLLECTOR) | {"compute_inflation": OF_THE_SET} | dict(given)
     reasons = {name: general or known.get(name) for name in absent} | {k: v for k, v in given.items() if k in absent}
     if unexplained := [name for name, reason in reasons.items() if not reason]:
         raise ValueError(f"no value and no reason for {', '.join(unexplained)}")

@@ -12,16 +12,19 @@ import json
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tabulate import tabulate
 
+from fsbench.axes import DEFAULTS
 from fsbench.matrix import CELL_KEYS, Cell
 from fsbench.results.schema import METRICS, STATUSES
 
 FORMATS = ("table", "json", "csv", "markdown")
 MISSING = "\N{EN DASH}"
+FLOOR_LIMIT = 0.05
+"""Straggler shares are void where the noise floor is above it."""
 _TABULATE_FORMAT = {"table": "simple", "markdown": "github"}
 _KIND_WORDS = {"cpu": "measured on CPU", "gpu": "measured on GPU", "sim": "simulated (SIM)"}
 Record = Mapping[str, Any]
@@ -69,7 +72,25 @@ def aggregate(records: Sequence[Record], manifest: Mapping[str, Any] | None = No
         groups.setdefault((_cell(record["cell"]), record["kind"]), []).append(record)
     places = {_cell(cell): place for place, cell in enumerate(_listed(manifest, "cells"))}
     order = sorted(groups, key=lambda group: (places.get(group[0], len(places)), group))
-    return [_row(cell, kind, groups[cell, kind]) for cell, kind in order]
+    return _with_inflation([_row(cell, kind, groups[cell, kind]) for cell, kind in order])
+
+
+def _with_inflation(rows: Sequence[Row]) -> list[Row]:
+    """Relates each row's compute to the reference strategies' on the same workload, cluster and kind of machine.
+
+    It is a property of the set, derived here and stored nowhere.
+    """
+    compute = {(row.cell, row.kind): row.metrics["compute_us_per_sample"] for row in rows}
+    return [_inflated(row, compute.get((replace(row.cell, **DEFAULTS), row.kind))) for row in rows]
+
+
+def _inflated(row: Row, reference: float | None) -> Row:
+    own = row.metrics["compute_us_per_sample"]
+    if own is None or not reference:
+        reason = row.missing.get("compute_us_per_sample") or f"the set has no {'+'.join(DEFAULTS.values())} cell of it"
+        return replace(row, missing={**row.missing, "compute_inflation": reason})
+    missing = {name: reason for name, reason in row.missing.items() if name != "compute_inflation"}
+    return replace(row, metrics={**row.metrics, "compute_inflation": own / reference}, missing=missing)
 
 
 def render(records: Sequence[Record], format: str = "table", manifest: Mapping[str, Any] | None = None) -> str:
@@ -215,11 +236,12 @@ _SPEED_COLUMNS = (
     _number("step ms\np50", "step_ms_p50", _figures),
     _number("samples/s", "samples_per_s", _figures),
     _number("bubble\n%", "bubble", _percent),
-    _number("straggler\n%", "bubble_straggler", _percent),
-    _number("floor\n%", "straggler_floor", _percent),
     _number("lost us\n/sample", "lost_us_per_sample", _figures),
+    _number("compute\ninflation", "compute_inflation", _figures),
     Column("NDCG@10\n± s.e.", _ndcg, "ndcg_at_10"),
-    _number("popularity\nNDCG@10", "popularity_ndcg_at_10", _four_decimals),
+    _number("HR@10", "hr_at_10", _four_decimals),
+    _number("NDCG@10\nseen kept", "ndcg_at_10_unfiltered", _four_decimals),
+    _number("NDCG@10 of\npopularity", "popularity_ndcg_at_10", _four_decimals),
 )
 _PARTS_COLUMNS = (
     _number("bubble\n%", "bubble", _percent),
@@ -227,6 +249,7 @@ _PARTS_COLUMNS = (
         _number(f"{part}\n%", f"bubble_{part}", _percent)
         for part in ("straggler", "embedding", "dense", "shuffle", "strategy", "input", "preempted", "other")
     ),
+    _number("straggler\nfloor %", "straggler_floor", _percent),
 )
 
 
@@ -238,10 +261,12 @@ def _floor_lines(rows: Sequence[Row]) -> list[str]:
         if floor is not None:
             where = f"{row.cell.workload} on {row.cell.cluster}, {row.kind.upper()}"
             floors.setdefault(where, []).append(floor)
-    return [
-        f"noise floor: every rank the same samples: {_percent(statistics.median(values))} % straggler share ({where})"
-        for where, values in floors.items()
-    ]
+    return [_floor_line(where, statistics.median(values)) for where, values in floors.items()]
+
+
+def _floor_line(where: str, floor: float) -> str:
+    line = f"noise floor: every rank the same samples: {_percent(floor)} % straggler share ({where})"
+    return f"{line}: above 5 %, the machine is too busy to compare stragglers" if floor > FLOOR_LIMIT else line
 
 
 def _protocol_lines(records: Sequence[Record]) -> list[str]:

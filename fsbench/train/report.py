@@ -26,6 +26,7 @@ _LAST_STEPS = 10
 _NO_STEP = "no step was measured"
 _NEEDS_DEVICE_TIMELINE = (
     *("bubble", *(f"bubble_{part}" for part in BUBBLE_PARTS), "lost_us_per_sample", "straggler_floor"),
+    "compute_us_per_sample",
     *("exposed_embedding_ms", "exposed_ms_by_class", "blocked_share", "imbalance_measured", "timeline_overhead"),
 )
 
