@@ -100,7 +100,7 @@ class RankContext:
     seed: int
     lanes: Mapping[str, Lane]
     timeline: Timeline
-    collectives: Collectives | None = None
+    collectives: Collectives
 
 
 class Strategy(ABC):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fsbench.axes import BatchMeta
 from fsbench.options import build_options
 from fsbench_strategies.sharding.cost_aware import CostAware
-from fsbench_strategies.sharding.exchange import Split, members, relieve, subset_sums
+from fsbench_strategies.sharding.levelling import Split, members, relieve, subset_sums
 
 
 def batch_of(costs, ranks, speeds=None):

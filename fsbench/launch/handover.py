@@ -14,6 +14,7 @@ from typing import Any
 
 _ORDER = "order.json"
 _OUTCOME = "outcome.json"
+_KIND = "kind"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,17 @@ class RankError:
     phase: str
     time_ns: int
     trace: str
+
+
+def write_kind(folder: Path, kind: str) -> None:
+    """Called by rank 0 as soon as it knows its device: `cpu` or `gpu`."""
+    (folder / _KIND).write_text(kind)
+
+
+def read_kind(folder: Path) -> str:
+    """What the ranks ran on; `cpu` if they ended before they had looked."""
+    path = folder / _KIND
+    return path.read_text() if path.exists() else "cpu"
 
 
 def write_outcome(folder: Path, outcome: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fsbench.launch.cluster import Cluster
-from fsbench.launch.handover import Order, RankError, read_errors, read_outcome
+from fsbench.launch.handover import Order, RankError, read_errors, read_kind, read_outcome
 from fsbench.launch.heartbeat import Beat
 from fsbench.launch.process import Ended, run_to_end
 from fsbench.launch.progress import Progress
@@ -46,30 +46,28 @@ def execute(run: RunSpec, data_dir: Path | None, log_folder: Path, progress: Pro
         return make_record(run, kind="cpu", status="unsupported", started=started, wall_s=0.0, reason=reason)
     with tempfile.TemporaryDirectory(prefix="fsbench-") as name:
         folder = Path(name)
-        order = Order(
-            cell=dataclasses.asdict(run.cell),
-            seed=run.seed,
-            steps=run.steps or create("workloads", Spec.parse(run.cell.workload)).default_steps,
-            time_limit_s=run.time_limit_s,
-            data_dir=str(data_dir) if data_dir else None,
-        )
-        command = cluster.command(order.write(folder))
+        command = cluster.command(_order(run, data_dir).write(folder))
         # torch's launcher leaves temporary folders behind; here they go with ours.
         environment = {**cluster.environment(), "TMPDIR": name}
         ended = run_to_end(command, environment, folder, cluster.ranks, run.time_limit_s, progress.update)
         outcome = read_outcome(folder) if ended.exit_code == 0 else None
-        if outcome is not None:
-            return make_record(run, status="ok", started=started, wall_s=round(ended.wall_s, 3), **outcome)
-        status, reason = explain(ended, read_errors(folder), run.time_limit_s)
-        log = _keep_log(folder / "log.txt", log_folder, run.run_id)
-        return make_record(
-            run,
-            kind="cpu",
-            status=status,
-            started=started,
-            wall_s=round(ended.wall_s, 3),
-            reason=reason if status == "unsupported" else f"{reason} (log: {log})",
-        )
+        if outcome is None:
+            status, reason = explain(ended, read_errors(folder), run.time_limit_s)
+            if status != "unsupported":
+                reason = f"{reason} (log: {_keep_log(folder / 'log.txt', log_folder, run.run_id)})"
+            outcome = {"status": status, "reason": reason}
+        timing: dict[str, Any] = {"started": started, "wall_s": round(ended.wall_s, 3)}
+        return make_record(run, kind=read_kind(folder), **timing, **{"status": "ok", **outcome})
+
+
+def _order(run: RunSpec, data_dir: Path | None) -> Order:
+    return Order(
+        cell=dataclasses.asdict(run.cell),
+        seed=run.seed,
+        steps=run.steps or create("workloads", Spec.parse(run.cell.workload)).default_steps,
+        time_limit_s=run.time_limit_s,
+        data_dir=str(data_dir) if data_dir else None,
+    )
 
 
 def explain(ended: Ended, errors: Sequence[RankError], time_limit_s: float) -> tuple[str, str]:

@@ -122,7 +122,6 @@ class BatchPipeline:
         table[1 : len(local) + 1, 2] = self._workload.costs(local).astype(np.float64).view(np.int64)
         for place, column in enumerate(columns, start=3):
             table[1 : len(local) + 1, place] = column.lengths
-        assert self._context.collectives is not None
         gathered = (
             self._context.collectives.all_gather(self._lane, torch.from_numpy(table), kind="metadata").wait().numpy()
         )
@@ -169,7 +168,6 @@ class BatchPipeline:
     ) -> Samples:
         """Moves the columns' values; everything else about a sample is known from its metadata."""
         rank, ranks, source = self._context.rank, self._context.ranks, everything.meta.source
-        assert self._context.collectives is not None
         order = np.argsort(assignment[source == rank], kind="stable")
         pair = source.astype(np.int64) * ranks + assignment
         columns = {}

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from fsbench.axes import AXES, DEFAULTS
 from fsbench.collect import recorder
 from fsbench.errors import Unsupported
-from fsbench.launch.handover import Order, write_error, write_outcome
+from fsbench.launch.handover import Order, write_error, write_kind, write_outcome
 from fsbench.launch.heartbeat import Heartbeat
 from fsbench.launch.process import die_with_parent
 from fsbench.matrix import IGNORED
@@ -46,6 +46,8 @@ def _run(order: Order, folder: Path, rank: int, heartbeat: Heartbeat) -> None:
     timeout = timedelta(seconds=order.time_limit_s)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     device = _device()
+    if rank == 0:
+        write_kind(folder, "gpu" if device.type == "cuda" else "cpu")
     heartbeat.beat("data")
     workload = create("workloads", Spec.parse(order.cell["workload"]))
     workload.prepare(Path(order.data_dir) if order.data_dir else None, order.seed)

@@ -63,7 +63,6 @@ def build_report(trainer: Trainer, finished: Finished) -> dict[str, Any] | None:
     if on_gpu:
         sheet.withhold(_NEEDS_DEVICE_TIMELINE, "the host's timeline does not see the GPU; no CUDA events yet")
     return {
-        "kind": "gpu" if on_gpu else "cpu",
         "metrics": sheet.metrics,
         "missing": sheet.missing,
         "observed": observed(trainer, finished, records[0].operations),

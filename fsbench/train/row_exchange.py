@@ -37,7 +37,6 @@ class TableExchange:
     """The synchronous steps of an exchange on one lane."""
 
     def __init__(self, spec: TableSpec, context: RankContext, lane: Lane) -> None:
-        assert context.collectives is not None
         self.spec = spec
         self.partition = RowPartition(spec.rows, context.ranks)
         self.shard = TableShard(spec, self.partition, context.rank, context.seed, context.dtype, context.device)

@@ -9,7 +9,7 @@ the same cost per unit of speed. Two phases:
    counts, LPT levels the loads of the moment, and the ranks that then have more places left than others end
    above them.
 2. **Exchange** samples between the fullest rank and the emptiest ones where the first phase left a
-   difference, which it does when ranks have few samples (`exchange.py`).
+   difference, which it does when ranks have few samples (`levelling.py`).
 
 FreeScale (arXiv 2604.24073), at a fixed batch size, sorts by length and deals in snake order. Like
 equal-count Karmarkar-Karp, that gives every rank one sample of each sorted block, so that nothing makes up
@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fsbench.axes import BatchMeta, Sharding
-from fsbench_strategies.sharding.exchange import Split, level_ranks
+from fsbench_strategies.sharding.levelling import Split, level_ranks
 
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]
