@@ -12,6 +12,7 @@ install: $(INSTALLED)
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 	  f"fsbench needs Python 3.11 or newer, $(PYTHON) is {sys.version.split()[0]}: make PYTHON=...")'
+	@echo "installing fsbench and torch into $(VENV), about a minute"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[cpu,dev]'
 	@touch $@
@@ -31,12 +32,12 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Timings, as ratios within one run: never asserted in tests.
 # On a machine with a GPU and without network: tests marked gpu, and a run on a world of one.
 gpu-check:
 	$(PYTHON) -m pytest -m gpu tests/test_gpu.py
 	$(PYTHON) -m fsbench run --workload long-cpu --on local:ranks=1 --sharding naive --repeats 2 --steps 100 --out $(GPU_OUT)
 
+# Timings, as ratios within one run: never asserted in tests.
 bench: $(INSTALLED)
 	$(BIN)/python -m pytest tests/bench/bench_*.py --benchmark-only --benchmark-disable-gc
 

@@ -1,6 +1,17 @@
-"""`python -m fsbench`."""
+"""The entry of the `fsbench` command and of `python -m fsbench`."""
 
-from fsbench.cli.main import main
+import sys
+
+
+def main() -> None:
+    """Runs the command line; an interrupt while it is still being imported ends it quietly too."""
+    try:
+        from fsbench.cli.main import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
 
 if __name__ == "__main__":
     main()

@@ -199,7 +199,8 @@ class EmbeddingExchange(Strategy):
         """Makes this rank's shards. Called once, after `setup`."""
 
     def prefetch(self, step: int, ids: Mapping[str, torch.Tensor]) -> None:
-        """The IDs of a coming batch are known (called at the start of `step - 1` if `lookahead` is 2)."""
+        """The IDs of a batch, in host memory, known ahead. Called if `lookahead` is 2, once for each batch, in order:
+        at the start of step `step - 1`, before its lookup; for the first batch just before the second's."""
 
     @abstractmethod
     def lookup(self, step: int, ids: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -38,6 +38,8 @@ class Cell:
         return f"{self.workload} on {self.cluster}: {' + '.join(self.strategies.values())}"
 
 
+MOST = 10**9
+"""More steps, repeats or seconds than this are a slip of the finger."""
 CELL_KEYS = tuple(field.name for field in dataclasses.fields(Cell))
 STRATEGY_AXES = tuple(key for key in CELL_KEYS if key not in ("workload", "cluster"))
 
@@ -72,8 +74,10 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value}: expected 1 or more")
-        if self.seed < 0:
-            raise ValueError(f"seed={self.seed}: expected 0 or more")
+            if value is not None and value > MOST:
+                raise ValueError(f"{name}={value}: expected at most {MOST}")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed={self.seed}: expected 0 to 2**63 - 1")
 
 
 def product(workloads: Sequence[str], clusters: Sequence[str], axes: Mapping[str, Sequence[str]]) -> tuple[Cell, ...]:

@@ -20,8 +20,12 @@ from fsbench.errors import UserError
 ByteSize = NewType("ByteSize", int)
 """A number of bytes, written `4096`, `64KiB`, `1MiB` or `2GiB`."""
 
+BitRate = NewType("BitRate", int)
+"""Bits a second, written `400mbit`, `2.5gbit`; powers of 1000, as `tc` has them."""
+
 T = TypeVar("T")
 _UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+_RATE_UNITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 _SPEC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
 
 
@@ -70,8 +74,8 @@ def build_options(options_type: type[T], given: Mapping[str, str], *, owner: str
     """Fills the dataclass `options_type` from text.
 
     Args:
-        options_type: a dataclass whose fields are bool, int, float, str, `ByteSize`, a `Literal` of strings,
-            or one of these `| None`.
+        options_type: a dataclass whose fields are bool, int, float, str, `ByteSize`, `BitRate`, a `Literal` of
+            strings, or one of these `| None`.
         given: the texts by option name.
         owner: who the options belong to, for messages: `sharding cost-aware`.
 
@@ -113,6 +117,8 @@ def _convert(text: str, kind: Any) -> Any:
         return text
     if kind is ByteSize:
         return _byte_size(text)
+    if kind is BitRate:
+        return _bit_rate(text)
     if kind is bool:
         return _boolean(text)
     if kind is int:
@@ -146,3 +152,16 @@ def _byte_size(text: str) -> int:
     if not match or match[2].lower() not in _UNITS:
         raise ValueError("expected a size such as 4096, 64KiB or 1MiB")
     return int(match[1]) * _UNITS[match[2].lower()]
+
+
+def _bit_rate(text: str) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]+)", text.lower())
+    if not match or match[2] not in _RATE_UNITS:
+        raise ValueError("expected a rate such as 400mbit or 2.5gbit")
+    return round(float(match[1]) * _RATE_UNITS[match[2]])
+
+
+def rate_text(bits_per_s: int) -> str:
+    """A rate as a user would write it: `400mbit`, `2.5gbit`."""
+    unit = next((unit for unit in reversed(_RATE_UNITS) if _RATE_UNITS[unit] <= bits_per_s), "bit")
+    return f"{bits_per_s / _RATE_UNITS[unit]:g}{unit}"

@@ -8,6 +8,7 @@ options. A broken plugin disturbs only the runs that ask for it.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import importlib
 import importlib.util
@@ -201,6 +202,9 @@ def _contract_fault(cls: Any, contract: type) -> str | None:
         return f"is not a subclass of {name}"
     if absent := sorted(getattr(cls, "__abstractmethods__", ())):
         return f"does not define {', '.join(absent)}, which {name} asks for"
+    options: Any = getattr(cls, "Options", None)
+    if not (inspect.isclass(options) and dataclasses.is_dataclass(options)):
+        return "has Options that are not a dataclass"
     return None
 
 

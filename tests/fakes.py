@@ -139,6 +139,7 @@ FIGURES: dict[str, Any] = {
     "bubble_preempted": 0.03125,
     "bubble_other": 0.0,
     "straggler_floor": 0.013,
+    "collision_rate": 0.125,
     "lost_us_per_sample": 312.5,
     "compute_us_per_sample": 937.5,
     "hr_at_10": 0.13,

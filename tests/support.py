@@ -11,10 +11,17 @@ from fsbench.axes import AXES, DEFAULTS, BatchMeta, Sharding
 from fsbench.options import Spec
 from fsbench.plugins import create
 from fsbench.train.trainer import Strategies, Trainer, open_trainer
+from fsbench.workload import Workload
 
 TINY = "dim=8,heads=2,layers=1,negatives=4,dtype=float64"
 TINY_LONG = f"long-cpu:batch=4,items=50,categories=5,max_len=250,eval_users=150,{TINY}"
 LIMIT = timedelta(seconds=40)
+
+
+def with_options(workload: str, **options: object) -> str:
+    """The workload with some options set or replaced."""
+    spec = Spec.parse(workload)
+    return str(Spec(spec.name, {**spec.options, **{key: str(value) for key, value in options.items()}}))
 
 
 class AllOnOne(Sharding):
@@ -41,10 +48,23 @@ def open_cell(
     **axes: str,
 ) -> Trainer:
     """A trainer on this rank, with the default strategy on every axis that is not named."""
-    import torch
-
     prepared = create("workloads", Spec.parse(workload))
     prepared.prepare(data_dir, seed)
+    return open_workload(rank, ranks, prepared, seed, sharding_object, device, **axes)
+
+
+def open_workload(
+    rank: int,
+    ranks: int,
+    prepared: Workload,
+    seed: int = 3,
+    sharding_object: Sharding | None = None,
+    device: str = "cpu",
+    **axes: str,
+) -> Trainer:
+    """The same for a workload that is ready."""
+    import torch
+
     chosen = {axis: create(axis, Spec.parse(axes.get(axis, DEFAULTS[axis]))) for axis in AXES}
     if sharding_object is not None:
         chosen["sharding"] = sharding_object

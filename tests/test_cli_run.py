@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -212,7 +213,7 @@ def test_resuming_with_other_steps_is_refused(fsbench, session, tmp_path: Path):
     run_toy(fsbench, tmp_path / "out", "--steps", "3")
     outcome = run_toy(fsbench, tmp_path / "out", "--resume", "--steps", "4")
     assert outcome.exit_code == 2
-    assert "was run with steps=3, not 4" in outcome.err
+    assert "was run with 3 steps, not 4" in outcome.err
 
 
 def test_resuming_on_other_data_is_refused(fsbench, session, tmp_path: Path):
@@ -262,3 +263,74 @@ def test_an_interrupted_run_tells_how_to_go_on(fsbench, monkeypatch, session, tm
     outcome = run_toy(fsbench, tmp_path / "out")
     assert outcome.exit_code == 130
     assert f"continue with --resume --out {tmp_path / 'out'}" in outcome.err
+
+
+ODD = """
+    from fsbench.axes import Sharding
+
+
+    class Odd(Sharding):
+        def assign(self, batch):
+            return batch.source
+
+
+    class Served(Odd):
+        def roles(self):
+            return {"sync-server": 2}
+
+
+    class Unsure(Odd):
+        def requirements(self):
+            raise OSError("cannot probe")
+
+
+    class Undressed(Odd):
+        class Options:
+            pass
+"""
+
+
+@pytest.fixture
+def odd(tmp_path, monkeypatch):
+    names = {name: f"odd_ones:{name.title()}" for name in ("served", "unsure", "undressed")}
+    names["absent"] = "odd_ones_that_are_not_there:Absent"
+    install(tmp_path, "odd-ones", {"sharding": names}, {"odd_ones.py": ODD})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "odd_ones", raising=False)
+
+
+def test_a_strategy_that_needs_servers_is_unsupported(odd, fsbench, session, tmp_path):
+    session()
+    outcome = fsbench("run", "--workload", "long-cpu", "--sharding", "served", "--out", str(tmp_path / "set"))
+    assert outcome.exit_code == 1
+    assert "needs server processes (2 sync-server), which no cluster of this version starts" in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("unsure", "sharding strategy unsure (odd-ones 1.0) cannot say what it requires: OSError: cannot probe"),
+        ("undressed", "has Options that are not a dataclass"),
+        ("absent", "cannot be loaded: ModuleNotFoundError"),
+    ],
+)
+def test_a_broken_plugin_asked_for_by_name_is_one_line(odd, fsbench, session, tmp_path, name, message):
+    session()
+    outcome = fsbench("run", "--workload", "long-cpu", "--sharding", name, "--out", str(tmp_path / "set"))
+    assert outcome.exit_code == 2
+    assert message in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_all_leaves_broken_plugins_out_and_says_so(odd, fsbench):
+    outcome = fsbench("run", "--workload", "long-cpu", "--sharding", "all", "--dry-run")
+    assert outcome.exit_code == 0
+    assert "served" in outcome.out
+    assert "fsbench: warning: left out: sharding strategy absent (odd-ones 1.0)" in outcome.err
+
+
+@pytest.mark.parametrize("setting", [f"seed={2**63}", "steps=1000000001", "time_limit_s=99999999999999999999"])
+def test_absurd_settings_are_refused_before_anything_starts(fsbench, setting):
+    outcome = fsbench("run", "--workload", "long-cpu", "--set", setting)
+    assert outcome.exit_code == 2
+    assert outcome.err.startswith(f"fsbench: error: --set: {setting}: expected")

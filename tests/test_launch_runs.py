@@ -21,6 +21,7 @@ TINY = support.TINY_LONG.replace("eval_users=150", "eval_users=40")
 
 PLUGINS = '''
     import os
+    import subprocess
     import threading
 
     from fsbench.axes import Sharding
@@ -56,6 +57,29 @@ PLUGINS = '''
             return batch.source.astype("int64")
 
 
+    class Killed(Failing):
+        """Rank 1 is killed in step 3, as by the kernel when memory runs out."""
+
+        def assign(self, batch):
+            if batch.step == 3 and self.context.rank == 1:
+                os.kill(os.getpid(), 9)
+            return batch.source.astype("int64")
+
+
+    class Parent(Failing):
+        """Starts a process of its own and forgets it; its evidence is no JSON."""
+
+        def setup(self, context):
+            super().setup(context)
+            subprocess.Popen(["sleep", "86399"])
+
+        def assign(self, batch):
+            return batch.source.astype("int64")
+
+        def evidence(self):
+            return {"what": object()}
+
+
     class Elsewhere(Failing):
         """Finds out on the ranks that it cannot run."""
 
@@ -69,7 +93,10 @@ PLUGINS = '''
 @pytest.fixture
 def environment(tmp_path):
     """A temporary folder of its own for every process, and the plugins above."""
-    names = {name: f"odd_sharding:{name.title()}" for name in ("failing", "stuck", "vanishing", "elsewhere")}
+    names = {
+        name: f"odd_sharding:{name.title()}"
+        for name in ("failing", "stuck", "vanishing", "killed", "parent", "elsewhere")
+    }
     fakes.install(tmp_path / "site", "odd-sharding", {"sharding": names}, {"odd_sharding.py": PLUGINS})
     (tmp_path / "tmp").mkdir()
     path = os.pathsep.join(filter(None, (str(tmp_path / "site"), os.environ.get("PYTHONPATH"))))
@@ -149,7 +176,8 @@ def check_record(record: dict) -> None:
 
 
 def test_one_failed_run_does_not_stop_the_others(tmp_path, environment):
-    arguments = ["--sharding", "failing", "--sharding", "naive", "--sharding", "vanishing", "--steps", "6"]
+    names = ("failing", "naive", "vanishing", "killed")
+    arguments = [*(word for name in names for word in ("--sharding", name)), "--steps", "6"]
     done = subprocess.run(command(tmp_path / "set", *arguments), env=environment, capture_output=True, text=True)
     assert done.returncode == 1
     found = records(tmp_path / "set")
@@ -158,8 +186,11 @@ def test_one_failed_run_does_not_stop_the_others(tmp_path, environment):
     assert found["failing"]["reason"].startswith("rank 1, train ")
     assert "ValueError: rank 1 has had enough" in found["failing"]["reason"]
     assert found["vanishing"]["status"] == "failed"
-    assert "train" in found["vanishing"]["reason"]
-    for name in ("failing", "vanishing"):
+    assert found["vanishing"]["reason"].startswith("rank 1, train ")
+    assert "ended without a word, exit code 7" in found["vanishing"]["reason"]
+    assert found["killed"]["reason"].startswith("rank 1, train ")
+    assert "killed by SIGKILL (out of memory?)" in found["killed"]["reason"]
+    for name in ("failing", "vanishing", "killed"):
         assert set(found[name]["metrics"].values()) == {None}
         assert (tmp_path / "set" / "logs" / f"{found[name]['run_id']}.txt").exists()
     assert processes_of(environment) == []
@@ -203,9 +234,36 @@ def test_ctrl_c_keeps_finished_runs_and_leaves_no_process_and_resume_runs_the_re
     assert first.items() <= records(folder).items()
 
 
-def test_ranks_do_not_outlive_a_launcher_that_is_killed(tmp_path, environment):
+@pytest.mark.parametrize("when", ["a rank has just started", "a rank trains"])
+def test_ranks_do_not_outlive_a_launcher_that_is_killed(tmp_path, environment, when):
     started = subprocess.Popen(command(tmp_path / "set", "--sharding", "stuck", "--steps", "6"), env=environment)
-    wait_until(lambda: training(environment))
+    if when == "a rank trains":
+        wait_until(lambda: training(environment))
+    else:
+        wait_until(lambda: any("fsbench.train.rank" in line.split(" torch.")[0] for line in processes_of(environment)))
     started.kill()
     started.wait()
     wait_until(lambda: processes_of(environment) == [], limit_s=20)
+
+
+def test_what_a_strategy_started_ends_with_its_run_and_bad_evidence_is_noted(tmp_path, environment):
+    done = subprocess.run(
+        command(tmp_path / "set", "--sharding", "parent", "--steps", "4"),
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    record = records(tmp_path / "set")["parent"]
+    assert record["observed"]["sharding"]["evidence"]["error"].startswith("not to be recorded: TypeError")
+    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert b"sleep\x0086399\x00" not in lines
+
+
+def test_a_sigterm_ends_a_session_like_ctrl_c(tmp_path, environment):
+    started = subprocess.Popen(command(tmp_path / "set", "--sharding", "stuck", "--steps", "6"), env=environment)
+    wait_until(lambda: training(environment))
+    started.terminate()
+    assert started.wait(timeout=30) == 130
+    assert processes_of(environment) == []
+    assert list(Path(environment["TMPDIR"]).iterdir()) == []

@@ -8,7 +8,7 @@ import pytest
 
 from fsbench.metrics.bubbles import account
 from fsbench.metrics.sheet import Sheet
-from fsbench.metrics.summary import Trained, summarise
+from fsbench.metrics.summary import Trained, summarise, traffic_of
 from fsbench.metrics.trace import COMPUTE, WAIT, LaneOps, LaneTrace, RankTrace, RunTrace
 
 MS = 1_000_000
@@ -145,3 +145,17 @@ def test_nan_never_gets_out():
 def test_counts_of_other_ranks_or_steps_are_refused():
     with pytest.raises(ValueError, match=r"tokens is about \(1, 2\) ranks and steps; expected \(2, 2\)"):
         summary_of(two_ranks(), account(two_ranks()), trained(tokens=np.ones((1, 2), np.int64)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "lane", "expected"),
+    [
+        ("ids", "shuffle", "embedding"),
+        ("rows.exclusive", "embedding", "embedding"),
+        ("metadata", "shuffle", "shuffle"),
+        ("dense", "dense", "dense"),
+        ("their-own", "dense", "dense"),
+    ],
+)
+def test_traffic_is_told_by_what_the_bytes_are_then_by_the_lane(kind, lane, expected):
+    assert traffic_of(kind, lane) == expected

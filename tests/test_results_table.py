@@ -52,14 +52,15 @@ ml-100k     cost-aware  CPU     1 ok, 1 failed  1            10.0         1600  
 
 Where the bubble went, % of all ranks' step windows; in each run the parts sum to the bubble:
 
-workload    sharding    kind      bubble    straggler    embedding    dense    shuffle    strategy    input    preempted    other    straggler
-                                       %            %            %        %          %           %        %            %        %      floor %
-----------  ----------  ------  --------  -----------  -----------  -------  ---------  ----------  -------  -----------  -------  -----------
-ml-100k     naive       CPU         25.0         12.5          6.2      0.0        0.0         3.1      0.0          3.1      0.0          1.3
-ml-100k     cost-aware  CPU         25.0         12.5          6.2      0.0        0.0         3.1      0.0          3.1      0.0          1.3
+workload    sharding    kind      bubble    straggler    embedding    dense    shuffle    strategy    input    preempted    other    straggler    collision
+                                       %            %            %        %          %           %        %            %        %      floor %       rate %
+----------  ----------  ------  --------  -----------  -----------  -------  ---------  ----------  -------  -----------  -------  -----------  -----------
+ml-100k     naive       CPU         25.0         12.5          6.2      0.0        0.0         3.1      0.0          3.1      0.0          1.3         12.5
+ml-100k     cost-aware  CPU         25.0         12.5          6.2      0.0        0.0         3.1      0.0          3.1      0.0          1.3         12.5
 
 [1] the workload measures no ranking
 
+cluster local: local:ranks=2
 noise floor: every rank the same samples: 1.3 % straggler share (ml-100k on local:ranks=2, CPU)
 evaluation: leave one out, full ranking (ml-100k)
 
@@ -74,11 +75,13 @@ MARKDOWN = """\
 
 Where the bubble went, % of all ranks' step windows; in each run the parts sum to the bubble:
 
-| workload   | sharding   | kind   |   bubble % |   straggler % |   embedding % |   dense % |   shuffle % |   strategy % |   input % |   preempted % |   other % |   straggler floor % |
-|------------|------------|--------|------------|---------------|---------------|-----------|-------------|--------------|-----------|---------------|-----------|---------------------|
-| ml-100k    | naive      | GPU    |       25.0 |          12.5 |           6.2 |       0.0 |         0.0 |          3.1 |       0.0 |           3.1 |       0.0 |                 1.3 |
+| workload   | sharding   | kind   |   bubble % |   straggler % |   embedding % |   dense % |   shuffle % |   strategy % |   input % |   preempted % |   other % |   straggler floor % |   collision rate % |
+|------------|------------|--------|------------|---------------|---------------|-----------|-------------|--------------|-----------|---------------|-----------|---------------------|--------------------|
+| ml-100k    | naive      | GPU    |       25.0 |          12.5 |           6.2 |       0.0 |         0.0 |          3.1 |       0.0 |           3.1 |       0.0 |                 1.3 |               68.4 |
 
-noise floor: every rank the same samples: 1.3 % straggler share (ml-100k on local:ranks=2, GPU)"""  # noqa: E501
+cluster local: local:ranks=2
+noise floor: every rank the same samples: 1.3 % straggler share (ml-100k on local:ranks=2, GPU)
+collision rate: the next batch needs 68.4 % of a batch's rows: prioritising can hide at most 31.6 % of the embedding exchange (ml-100k on local:ranks=2, GPU)"""  # noqa: E501
 
 
 def test_the_table_shows_speed_and_quality_then_the_bubble_then_what_to_know_about_them():
@@ -86,7 +89,7 @@ def test_the_table_shows_speed_and_quality_then_the_bubble_then_what_to_know_abo
 
 
 def test_the_same_table_in_markdown():
-    assert lines(render([record(kind="gpu")], "markdown")) == MARKDOWN.splitlines()
+    assert lines(render([record(kind="gpu", collision_rate=0.684)], "markdown")) == MARKDOWN.splitlines()
 
 
 def test_rows_stand_in_the_order_in_which_the_cells_were_named():
@@ -165,11 +168,30 @@ def test_any_finite_figure_or_none_can_be_shown(form: str, value: float | None):
 
 
 def test_a_floor_above_five_percent_says_that_stragglers_cannot_be_compared():
-    assert "6.0 % straggler share (ml-100k on local:ranks=2, CPU): above 5 %" in render([record(straggler_floor=0.06)])
+    text = render([record(straggler_floor=0.06)])
+    assert "6.0 % straggler share (ml-100k on local:ranks=2, CPU): above 5 %" in text
+    assert "6.0 !" in text
     assert "above 5 %" not in render([record(straggler_floor=0.05)])
+
+
+def test_a_collision_rate_above_a_half_says_what_prioritising_can_hide_at_most():
+    line = "prioritising can hide at most 31.6 % of the embedding exchange (ml-100k on local:ranks=2, CPU)"
+    assert line in render([record(collision_rate=0.684)])
+    assert "prioritising" not in render([record(collision_rate=0.5)])
+    assert "prioritising" not in render([record(collision_rate=None)])
 
 
 def test_compute_inflation_needs_the_reference_cell_of_the_same_workload():
     alone = aggregate([record(run_spec(sharding="cost-aware"))])[0]
     assert alone.metrics["compute_inflation"] is None
     assert alone.missing["compute_inflation"] == "the set has no naive+plain+backend+allreduce cell of it"
+
+
+def test_a_long_spec_is_shortened_where_its_name_says_enough_and_given_in_full_below():
+    long = [record(run_spec(workload="long-cpu:batch=4,dim=16", sharding=name)) for name in ("naive", "cost-aware")]
+    text = render(long)
+    assert text.count("long-cpu:batch=4,dim=16") == 2  # below the table, and where the noise floor was measured
+    assert "workload long-cpu: long-cpu:batch=4,dim=16" in text
+    both = render([record(run_spec(workload=f"long-cpu:dim={dim}")) for dim in (16, 32)])
+    assert "workload long-cpu:" not in both
+    assert both.count("long-cpu:dim=16") >= 2

@@ -168,3 +168,26 @@ def wrong_assignment(rank, ranks, kind):
 )
 def test_a_wrong_assignment_is_an_error_before_anything_is_exchanged(ranks, kind, message):
     assert ranks.run(wrong_assignment, 2, kind) == [message, message]
+
+
+class Disagrees(support.AllOnOne):
+    """Every rank answers for itself."""
+
+    def assign(self, batch):
+        return super().assign(batch) * 0 + self.context.rank
+
+
+class Fractional(support.AllOnOne):
+    def assign(self, batch):
+        return super().assign(batch).astype(float)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Disagrees, "sharding Disagrees, step 0: assign gave ranks [1, 2] another answer than rank 0"),
+        (Fractional, "sharding Fractional, step 0: assign returned float64; expected int64 ranks"),
+    ],
+)
+def test_ranks_that_do_not_agree_on_an_assignment_stop_before_a_sample_moves(ranks, kind, message):
+    assert all(found.startswith(message) for found in ranks.run(wrong_assignment, 3, kind))

@@ -33,6 +33,12 @@ def test_lengths_are_distributed_like_rounded_up_and_clipped_gamma_draws():
     assert np.abs(ours - theirs).max() < 1.95 / np.sqrt(n)
 
 
+def test_the_stated_mean_is_that_of_the_lengths():
+    n = 100_000
+    lengths = GammaLengths(0.78, 150, 2, 400)
+    assert abs(lengths((np.arange(n) + 0.5) / n).mean() - lengths.mean) < 0.01
+
+
 @given(st.lists(st.floats(0, 1, exclude_max=True), max_size=20), st.integers(2, 50))
 def test_a_length_stays_in_its_bounds_and_grows_with_its_number(uniform, longest):
     lengths = GammaLengths(0.78, 610, 2, longest)(np.sort(np.array(uniform)))

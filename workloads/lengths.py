@@ -25,6 +25,11 @@ class GammaLengths:
         self._shortest = shortest
         self._below_longest = gamma_cdf(np.arange(shortest, longest) / scale, shape)
 
+    @property
+    def mean(self) -> float:
+        """Of the lengths, exact."""
+        return self._shortest + float((1 - self._below_longest).sum())
+
     def __call__(self, uniform: NDArray[np.float64]) -> Int64:
         """One length for each number in [0, 1), int64 of the same shape; it grows with the number."""
         return self._shortest + np.searchsorted(self._below_longest, uniform).astype(np.int64)

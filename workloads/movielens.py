@@ -69,7 +69,8 @@ class Fetched:
 
 def default_data_dir() -> Path:
     """`$FSBENCH_DATA`, or a folder in the user's cache."""
-    return Path(os.environ.get("FSBENCH_DATA") or "~/.cache/fsbench").expanduser()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "fsbench")
+    return Path(os.environ.get("FSBENCH_DATA") or cache).expanduser()
 
 
 def fetch(data_dir: Path | None = None) -> Fetched:
@@ -121,6 +122,8 @@ def read(path: Path) -> Ratings:
         DataError: the file cannot be read, is empty, has a malformed line, or an ID out of range; with its
         line.
     """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise DataError(f"{path}: not a regular file")
     try:
         body = path.read_bytes()
     except OSError as error:

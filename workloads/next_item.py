@@ -102,16 +102,20 @@ class NextItem(Workload):
         options = self.options
         return [TableSpec(ITEMS, self.items, options.dim, options.table_optimizer, options.table_lr)]
 
+    def negatives(self, index: Int64) -> Int64:
+        """What the targets of each sample are told apart from: int64[n, negatives], uniform over the catalogue."""
+        columns = np.arange(self.options.negatives)
+        return keyed.integers(self.items, self.seed, "negatives", index[:, None], columns)
+
     def build_batch(self, samples: Samples, dtype: torch.dtype) -> Batch:
-        """`ids`: all history events in order, then `negatives` uniform draws for each sample in turn.
+        """`ids`: all history events in order, then the negatives of each sample in turn.
 
         `features`: `lengths`, int64[n], of the histories. No tensor here has a floating-point dtype.
         """
         import torch
 
-        columns = np.arange(self.options.negatives)
-        negatives = keyed.integers(self.items, self.seed, "negatives", samples.index[:, None], columns)
-        ids = np.concatenate([samples.columns[ITEMS].values, negatives.ravel()], dtype=np.int64)
+        negatives = self.negatives(samples.index).ravel()
+        ids = np.concatenate([samples.columns[ITEMS].values, negatives], dtype=np.int64)
         features = {"lengths": torch.tensor(samples.tokens, dtype=torch.int64)}
         return Batch(samples, {ITEMS: torch.from_numpy(ids)}, features)
 

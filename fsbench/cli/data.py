@@ -9,7 +9,7 @@ import click
 
 from fsbench.cli.options import data_dir
 from fsbench.options import Spec
-from fsbench.plugins import create, load_plugin
+from fsbench.plugins import create
 
 SEED = 1
 
@@ -24,7 +24,7 @@ def data() -> None:
 @data_dir
 def fetch(name: str, data_dir: Path | None) -> None:
     """Get the data of workload NAME."""
-    workload = load_plugin("workloads", Spec.parse(name).name).cls
+    workload = create("workloads", Spec.parse(name))
     click.echo(f"{name}: {workload.fetch(data_dir)}")
 
 

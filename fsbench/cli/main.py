@@ -6,6 +6,7 @@ Exit codes: 0 all is well; 1 a run failed or fell back; 2 bad input; 130 interru
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
@@ -56,6 +57,9 @@ def cli(ctx: click.Context) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the command line and exits. Only a bug shows a traceback."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # Ended from outside, a run is cleaned up as after Ctrl-C.
+        signal.signal(number, signal.default_int_handler)
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         sys.exit(_run(arguments))
@@ -69,6 +73,9 @@ def _run(arguments: Sequence[str] | None) -> int:
         return _fail(str(error), error.exit_code)
     except click.ClickException as error:
         return _fail(error.format_message(), error.exit_code)
+    except OSError as error:
+        # A full disk, a closed terminal: the machine's fault, and no line of ours to look at.
+        return _fail(str(error), 1)
     except (click.Abort, KeyboardInterrupt):
         click.echo("fsbench: interrupted", err=True)
         return 130

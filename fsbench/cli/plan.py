@@ -5,6 +5,7 @@ Nothing has started when a `Plan` exists, and nothing that a user can mistype is
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -61,7 +62,7 @@ class Plan:
         if ignored := self._ignores(cell):
             return f"no strategy of this cell uses {ignored}; it makes no difference here", True
         for kind, choice in self.chosen(cell).items():
-            if kind != "workloads" and (reason := choice.instance.requirements()):
+            if kind != "workloads" and (reason := _unmet(kind, choice)):
                 return f"{NOUNS[kind]} {choice.spec}: {reason}", choice.named
         return None
 
@@ -125,10 +126,37 @@ def _choices(kind: str, texts: Sequence[str]) -> list[Choice]:
     choices: dict[tuple[str, str], Choice] = {}
     for text in texts or (DEFAULT_CHOICES[kind],):
         named = bool(texts) and text != ALL
-        for spec in _expand(kind) if text == ALL else (Spec.parse(text),):
-            choice = Choice(str(spec), find_plugin(kind, spec.name), create(kind, spec), named)
-            choices.setdefault((spec.name, repr(choice.instance.options)), choice)
+        for choice in _working(kind) if text == ALL else (_choice(kind, Spec.parse(text), named),):
+            choices.setdefault((choice.plugin.name, repr(choice.instance.options)), choice)
     return list(choices.values())
+
+
+def _choice(kind: str, spec: Spec, named: bool) -> Choice:
+    return Choice(str(spec), find_plugin(kind, spec.name), create(kind, spec), named)
+
+
+def _working(kind: str) -> list[Choice]:
+    """Every installed plugin that can be made without options; a broken one is left out, with a warning."""
+    choices = []
+    for spec in _expand(kind):
+        try:
+            choices.append(_choice(kind, spec, named=False))
+        except UserError as error:
+            warnings.warn(f"left out: {error}", stacklevel=2)
+    return choices
+
+
+def _unmet(kind: str, choice: Choice) -> str | None:
+    """Why a strategy or cluster cannot be used on this machine by this version, or None."""
+    try:
+        reason = choice.instance.requirements()
+        roles = choice.instance.roles() if kind in AXES else {}
+    except Exception as error:
+        raise UserError(f"{choice.plugin} cannot say what it requires: {type(error).__name__}: {error}") from error
+    if roles and not reason:
+        wanted = ", ".join(f"{count} {role}" for role, count in roles.items())
+        return f"needs server processes ({wanted}), which no cluster of this version starts"
+    return reason
 
 
 def _expand(kind: str) -> list[Spec]:

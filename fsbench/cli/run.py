@@ -146,7 +146,8 @@ def _open(folder: Path, manifest: Mapping[str, Any], resume: bool) -> ResultSet:
     now = json.loads(json.dumps(manifest))
     steps, steps_before = (entry.get("settings", {}).get("steps") for entry in (now, before))
     if steps != steps_before:
-        raise UserError(f"{folder} was run with steps={steps_before}, not {steps}; its runs would not compare")
+        before_text, now_text = (value or "the default" for value in (steps_before, steps))
+        raise UserError(f"{folder} was run with {before_text} steps, not {now_text}; its runs would not compare")
     for workload, fingerprint in now["data"].items():
         if before.get("data", {}).get(workload, fingerprint) != fingerprint:
             raise UserError(f"{folder} was run on other data of {workload}; its runs would not compare")

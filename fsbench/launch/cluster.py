@@ -1,12 +1,28 @@
-"""The contract of a cluster: where the ranks of a run live."""
+"""The contract of a cluster: where the ranks of a run live.
+
+For each run a session calls, in this order, `requirements`, `open`, and inside it `command` and `environment`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from fsbench.options import BitRate
+
+
+@dataclass(frozen=True)
+class Link:
+    """What carries the bytes between hosts: the interface that every host has, its rate, and the ranks behind it."""
+
+    interface: str
+    bits_per_s: BitRate
+    ranks_a_host: int
 
 
 class Cluster(ABC):
@@ -24,6 +40,11 @@ class Cluster(ABC):
     def ranks(self) -> int:
         """How many ranks a run has."""
 
+    @property
+    def link(self) -> Link | None:
+        """The interface through which hosts reach each other, where its counters can tell what was sent."""
+        return None
+
     @abstractmethod
     def describe(self) -> str:
         """One line for people."""
@@ -31,6 +52,11 @@ class Cluster(ABC):
     def requirements(self) -> str | None:
         """Why it cannot be used on this machine, or None."""
         return None
+
+    def open(self) -> AbstractContextManager[None]:
+        """What a run needs around it. Entered before its processes start and left when all of them are gone, however
+        they ended, a Ctrl-C included; entering it also removes what a killed fsbench could not."""
+        return contextlib.nullcontext()
 
     @abstractmethod
     def command(self, spec_file: Path) -> Sequence[str]:

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import time
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 _ORDER = "order.json"
 _OUTCOME = "outcome.json"
 _KIND = "kind"
+_LOST_PEER = ("Connection reset by peer", "Connection closed by peer", "Connection refused", "Broken pipe")
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,19 @@ class Order:
 
 @dataclass(frozen=True)
 class RankError:
-    """Why a rank ended early. `kind`: `unsupported`, `oom` or `failed`. `time_ns`: monotonic, the same on one host."""
+    """Why a rank ended early. `kind`: `unsupported`, `oom`, `failed`, or `stopped` (by the launcher, after another rank
+    had ended). `time_ns`: monotonic, the same on one host."""
 
     rank: int
     kind: str
     message: str
     phase: str
     time_ns: int
-    trace: str
+
+    @property
+    def lost_peer(self) -> bool:
+        """Whether it tells no more than that another rank was gone."""
+        return self.kind == "stopped" or any(sign in self.message for sign in _LOST_PEER)
 
 
 def write_kind(folder: Path, kind: str) -> None:
@@ -76,11 +81,18 @@ def read_outcome(folder: Path) -> dict[str, Any] | None:
 def write_error(folder: Path, rank: int, phase: str, kind: str, error: BaseException) -> None:
     text = str(error).strip()
     message = text if kind == "unsupported" else f"{type(error).__name__}: {text}"
-    record = RankError(rank, kind, message, phase, time.monotonic_ns(), traceback.format_exc())
-    (folder / f"error-{rank}.json").write_text(json.dumps(dataclasses.asdict(record)))
+    _write(folder, RankError(rank, kind, message, phase, time.monotonic_ns()))
+
+
+def write_stopped(folder: Path, rank: int, phase: str) -> None:
+    _write(folder, RankError(rank, "stopped", "stopped by the launcher", phase, time.monotonic_ns()))
+
+
+def _write(folder: Path, error: RankError) -> None:
+    (folder / f"error-{error.rank}.json").write_text(json.dumps(dataclasses.asdict(error)))
 
 
 def read_errors(folder: Path) -> list[RankError]:
-    """By time: the first is the cause, the others are usually ranks that lost their peer."""
+    """Causes first, then ranks that lost a peer; each by time."""
     errors = [RankError(**json.loads(path.read_text())) for path in folder.glob("error-*.json")]
-    return sorted(errors, key=lambda error: error.time_ns)
+    return sorted(errors, key=lambda error: (error.lost_peer, error.time_ns))

@@ -90,14 +90,15 @@ def _end(launcher: subprocess.Popen[bytes], rank_pids: Sequence[int]) -> None:
         launcher.kill()
     launcher.wait()
     for pid in rank_pids:
-        if _is_ours(pid):
+        if not _is_foreign(pid):
+            # Ranks lead process groups of their own: what a strategy started goes with them.
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+                os.killpg(pid, signal.SIGKILL)
 
 
-def _is_ours(pid: int) -> bool:
-    """Whether the process still runs a rank: its number may have passed to someone else's by now."""
+def _is_foreign(pid: int) -> bool:
+    """Whether the number of a rank that has ended has passed to someone else's process."""
     try:
-        return b"fsbench.train.rank" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"fsbench.train.rank" not in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False

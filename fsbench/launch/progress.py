@@ -28,10 +28,13 @@ class Progress:
             total=runs,
             disable=quiet or self._plain,
             leave=False,
-            bar_format="{percentage:3.0f}%|{bar:20}| {desc} | {elapsed}, about {remaining} left",
+            dynamic_ncols=True,
+            # What changes comes first: a narrow terminal cuts the cell, not the phase or the time.
+            bar_format="{percentage:3.0f}%|{bar:12}| {desc}",
         )
         self._title = ""
         self._started = 0.0
+        self._begun = time.monotonic()
 
     def __enter__(self) -> Progress:
         return self
@@ -42,9 +45,9 @@ class Progress:
         self._bar.close()
 
     def begin(self, title: str) -> None:
-        self._title = f"run {self._done + 1} of {self._runs}: {title}"
+        self._title = title
         self._started = time.monotonic()
-        self._bar.set_description_str(self._title)
+        self._show("start")
 
     def update(self, beats: Sequence[Beat | None]) -> None:
         """Shows the phase of the rank that is furthest behind."""
@@ -52,15 +55,28 @@ class Progress:
         if len(known) < len(beats):
             return
         last = min(known, key=_share)
-        self._bar.set_description_str(f"{self._title}: {last}")
         self._bar.n = self._done + _share(last)
-        self._bar.refresh()
+        self._show(str(last))
+
+    def _show(self, phase: str) -> None:
+        self._bar.set_description_str(f"run {self._number}, {phase}, {self._time_left()}: {self._title}")
+
+    def _time_left(self) -> str:
+        """At the pace so far; unknown until something was done."""
+        if not self._bar.n:
+            return "time left unknown"
+        elapsed = time.monotonic() - self._begun
+        left = int(elapsed * (self._runs - self._bar.n) / self._bar.n)
+        return f"about {left // 60}:{left % 60:02} left"
+
+    @property
+    def _number(self) -> str:
+        return f"{self._done + 1} of {self._runs}"
 
     def end(self, status: str, reason: str | None) -> None:
+        text = f"run {self._number}: {self._title}: {status}, {time.monotonic() - self._started:.1f} s"
         self._done += 1
         self._bar.n = self._done
-        self._bar.refresh()
-        text = f"{self._title}: {status}, {time.monotonic() - self._started:.1f} s"
         if reason is not None:
             text = f"{text}: {reason}"
         if self._plain:

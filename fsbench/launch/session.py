@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
+import signal
 import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -20,6 +22,8 @@ from fsbench.options import Spec
 from fsbench.plugins import create
 from fsbench.results.schema import make_record
 from fsbench.results.store import ResultSet
+
+_EXIT_CODE = re.compile(r"^\s*rank\s*: (\d+) .*\n\s*exitcode\s*: (-?\d+)", re.MULTILINE)
 
 
 def run_session(runs: Sequence[RunSpec], result_set: ResultSet, data_dir: Path | None, quiet: bool) -> int:
@@ -44,7 +48,7 @@ def execute(run: RunSpec, data_dir: Path | None, log_folder: Path, progress: Pro
     started = datetime.now(UTC).isoformat(timespec="seconds")
     if reason := cluster.requirements():
         return make_record(run, kind="cpu", status="unsupported", started=started, wall_s=0.0, reason=reason)
-    with tempfile.TemporaryDirectory(prefix="fsbench-") as name:
+    with tempfile.TemporaryDirectory(prefix="fsbench-") as name, cluster.open():
         folder = Path(name)
         command = cluster.command(_order(run, data_dir).write(folder))
         # torch's launcher leaves temporary folders behind; here they go with ours.
@@ -52,7 +56,8 @@ def execute(run: RunSpec, data_dir: Path | None, log_folder: Path, progress: Pro
         ended = run_to_end(command, environment, folder, cluster.ranks, run.time_limit_s, progress.update)
         outcome = read_outcome(folder) if ended.exit_code == 0 else None
         if outcome is None:
-            status, reason = explain(ended, read_errors(folder), run.time_limit_s)
+            log = (folder / "log.txt").read_text(errors="replace")
+            status, reason = explain(ended, read_errors(folder), run.time_limit_s, log)
             if status != "unsupported":
                 reason = f"{reason} (log: {_keep_log(folder / 'log.txt', log_folder, run.run_id)})"
             outcome = {"status": status, "reason": reason}
@@ -70,17 +75,33 @@ def _order(run: RunSpec, data_dir: Path | None) -> Order:
     )
 
 
-def explain(ended: Ended, errors: Sequence[RankError], time_limit_s: float) -> tuple[str, str]:
-    """Status and reason of a run that left no outcome."""
+def explain(ended: Ended, errors: Sequence[RankError], time_limit_s: float, log: str = "") -> tuple[str, str]:
+    """Status and reason of a run that left no outcome. `log`: what the launcher and the ranks printed."""
     if ended.timed_out:
         return "timeout", f"time limit of {time_limit_s:g} s reached; {_last_words(ended.beats)}"
-    if errors:
+    if errors and not errors[0].lost_peer:
         first = errors[0]
         message = first.message.splitlines()[0] if first.message else "no message"
-        if first.kind == "unsupported":
-            return "unsupported", message
-        return first.kind, f"rank {first.rank}, {first.phase}: {message}"
+        where = "" if first.kind == "unsupported" else f"rank {first.rank}, {first.phase}: "
+        return first.kind, where + message
+    told = {error.rank for error in errors}
+    for rank, beat in enumerate(ended.beats):
+        if beat is not None and beat.phase != "done" and rank not in told:
+            return "failed", f"rank {rank}, {beat}: {how_ended(exit_codes(log).get(rank))}"
     return "failed", f"ended with exit code {ended.exit_code} and no error; {_last_words(ended.beats)}"
+
+
+def exit_codes(log: str) -> dict[int, int]:
+    """By rank, as torch's launcher lists them when a run failed; negative is the number of a signal."""
+    return {int(rank): int(code) for rank, code in _EXIT_CODE.findall(log)}
+
+
+def how_ended(exit_code: int | None) -> str:
+    """What to say of a rank that left no word."""
+    if exit_code is None or exit_code >= 0:
+        return "ended without a word" + (f", exit code {exit_code}" if exit_code else "")
+    name = signal.Signals(-exit_code).name
+    return f"killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
 
 
 def _last_words(beats: Sequence[Beat | None]) -> str:

@@ -81,6 +81,10 @@ def bytes_sent(trace: RunTrace) -> dict[tuple[str, str], int]:
 
 
 _TRAFFIC = ("embedding", "dense", "shuffle")
+_TRAFFIC_OF_KIND = dict.fromkeys(("ids", "rows", "gradients"), "embedding") | {
+    "samples": "shuffle",
+    "metadata": "shuffle",
+}
 _NO_STEP = "no step was measured"
 _NO_SAMPLE = "no sample was trained"
 
@@ -122,6 +126,14 @@ def _balance(sheet: Sheet, bubbles: Bubbles, trained: Trained) -> None:
     sheet.enter_ratio("padding", padded - int(trained.tokens.sum()), padded, "no token was trained")
 
 
+def traffic_of(kind: str, waits_as: str) -> str:
+    """What bytes are for: by their kind (`rows.exclusive` is a kind of `rows`), else by the lane that carried them.
+
+    A strategy may send IDs on the lane of the shuffle; they are embedding traffic all the same.
+    """
+    return _TRAFFIC_OF_KIND.get(kind.partition(".")[0], waits_as)
+
+
 def _traffic(sheet: Sheet, trace: RunTrace, steps: int) -> None:
     if not steps:
         for name in ("bytes_by_class", *(f"{name}_bytes_per_step" for name in _TRAFFIC)):
@@ -133,5 +145,5 @@ def _traffic(sheet: Sheet, trace: RunTrace, steps: int) -> None:
         kinds[kind] += total / steps
     sheet.enter("bytes_by_class", kinds, "no operation was recorded")
     for name in _TRAFFIC:
-        total = sum(size for (waits_as, _), size in sent.items() if waits_as == name)
+        total = sum(size for (waits_as, kind), size in sent.items() if traffic_of(kind, waits_as) == name)
         sheet.enter(f"{name}_bytes_per_step", total / steps, _NO_STEP)

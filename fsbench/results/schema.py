@@ -84,7 +84,7 @@ METRICS: dict[str, Metric] = {
     "dense_bytes_per_step": Metric("B", "dense parameters and gradients sent, all ranks"),
     "shuffle_bytes_per_step": Metric("B", "samples and their metadata sent, all ranks"),
     "bytes_by_class": Metric("B", "bytes sent a step, by class of operation"),
-    "collision_rate": Metric("share", "a batch's unique rows that the next batch touches"),
+    "collision_rate": Metric("share", "a global batch's unique rows that the next one touches, last 200 steps"),
     # Background synchronisation.
     "sync_gap_p50": Metric("steps", "median of a trainer's own steps between two syncs"),
     "syncs_per_min": Metric("1/min", "syncs of the dense parameters"),
@@ -111,8 +111,8 @@ METRICS: dict[str, Metric] = {
 NO_COLLECTOR = "no collector for it in this version"
 OF_THE_SET = "relates runs of a set: `fsbench show` derives it"
 NOT_COLLECTED = frozenset({
-    "collision_rate", "ne", "owner_imbalance", "power_w_mean",
-    "replica_spread", "seconds_to_target", "sm_util_mean", "sync_gap_p50", "syncs_per_min",
+    "ne", "owner_imbalance", "power_w_mean", "replica_spread", "seconds_to_target", "sm_util_mean", "sync_gap_p50",
+    "syncs_per_min",
 })  # fmt: skip
 """Metrics that nothing measures yet. They need no reason from the caller."""
 
@@ -185,7 +185,7 @@ def record_fault(record: Any) -> str | None:
     if not all(isinstance(record["cell"].get(key), str) for key in CELL_KEYS):
         return f"'cell' needs {', '.join(CELL_KEYS)}"
     for name, value in record["metrics"].items():
-        if not isinstance(value, (int, float, dict, type(None))):
+        if not isinstance(value, (dict if name.endswith("_by_class") else (int, float), type(None))):
             return f"metric {name!r} is {value!r}"
     return None
 

@@ -25,6 +25,8 @@ FORMATS = ("table", "json", "csv", "markdown")
 MISSING = "\N{EN DASH}"
 FLOOR_LIMIT = 0.05
 """Straggler shares are void where the noise floor is above it."""
+COLLISION_LIMIT = 0.5
+"""Above it little of an embedding exchange can be taken out of the step, whatever the strategy."""
 _TABULATE_FORMAT = {"table": "simple", "markdown": "github"}
 _KIND_WORDS = {"cpu": "measured on CPU", "gpu": "measured on GPU", "sim": "simulated (SIM)"}
 Record = Mapping[str, Any]
@@ -155,7 +157,7 @@ def _report(rows: Sequence[Row], records: Sequence[Record], tablefmt: str, plann
         "Where the bubble went, % of all ranks' step windows; in each run the parts sum to the bubble:",
         parts,
         footnotes,
-        "\n".join((*_floor_lines(rows), *_protocol_lines(records))),
+        "\n".join((*_full_name_lines(rows), *_floor_lines(rows), *_collision_lines(rows), *_protocol_lines(records))),
         "\n".join(_trouble_lines(records)),
     ]
     return "\n\n".join(block for block in blocks if block)
@@ -192,11 +194,28 @@ def _label_columns(rows: Sequence[Row]) -> list[Column]:
     def shown(key: str) -> bool:
         return key in ("workload", "sharding") or len({getattr(row.cell, key) for row in rows}) > 1
 
-    return [*(_label(key) for key in CELL_KEYS if shown(key)), Column("kind", lambda row: row.kind.upper())]
+    labels = [_label(key, _short_names(rows, key)) for key in CELL_KEYS if shown(key)]
+    return [*labels, Column("kind", lambda row: row.kind.upper())]
 
 
-def _label(key: str) -> Column:
-    return Column(key, lambda row: getattr(row.cell, key))
+def _label(key: str, short: Mapping[str, str]) -> Column:
+    return Column(key, lambda row: short[getattr(row.cell, key)])
+
+
+def _short_names(rows: Sequence[Row], key: str) -> dict[str, str]:
+    """By spec, the name alone where no other spec in the table has it: long options would widen every line."""
+    specs = {getattr(row.cell, key) for row in rows}
+    names = Counter(spec.partition(":")[0] for spec in specs)
+    return {spec: spec.partition(":")[0] if names[spec.partition(":")[0]] == 1 else spec for spec in specs}
+
+
+def _full_name_lines(rows: Sequence[Row]) -> list[str]:
+    """The specs that the table shortens, and what all rows share."""
+    lines = []
+    for key in CELL_KEYS:
+        short = _short_names(rows, key)
+        lines += [f"{key} {name}: {spec}" for spec, name in sorted(short.items()) if spec != name]
+    return lines
 
 
 def _number(heading: str, metric: str, form: Callable[[float], str]) -> Column:
@@ -249,24 +268,38 @@ _PARTS_COLUMNS = (
         _number(f"{part}\n%", f"bubble_{part}", _percent)
         for part in ("straggler", "embedding", "dense", "shuffle", "strategy", "input", "preempted", "other")
     ),
-    _number("straggler\nfloor %", "straggler_floor", _percent),
+    _number("straggler\nfloor %", "straggler_floor", lambda floor: _percent(floor) + " !" * (floor > FLOOR_LIMIT)),
+    _number("collision\nrate %", "collision_rate", _percent),
 )
 
 
-def _floor_lines(rows: Sequence[Row]) -> list[str]:
-    """One line for each workload and cluster; real and simulated ranks have floors of their own."""
-    floors: dict[str, list[float]] = {}
+def _by_machine(rows: Sequence[Row], metric: str) -> dict[str, float]:
+    """The median over the rows of a workload and cluster; real and simulated ranks have figures of their own."""
+    figures: dict[str, list[float]] = {}
     for row in rows:
-        floor = row.metrics["straggler_floor"]
-        if floor is not None:
+        if (value := row.metrics[metric]) is not None:
             where = f"{row.cell.workload} on {row.cell.cluster}, {row.kind.upper()}"
-            floors.setdefault(where, []).append(floor)
-    return [_floor_line(where, statistics.median(values)) for where, values in floors.items()]
+            figures.setdefault(where, []).append(value)
+    return {where: statistics.median(values) for where, values in figures.items()}
+
+
+def _floor_lines(rows: Sequence[Row]) -> list[str]:
+    return [_floor_line(where, floor) for where, floor in _by_machine(rows, "straggler_floor").items()]
 
 
 def _floor_line(where: str, floor: float) -> str:
     line = f"noise floor: every rank the same samples: {_percent(floor)} % straggler share ({where})"
-    return f"{line}: above 5 %, the machine is too busy to compare stragglers" if floor > FLOOR_LIMIT else line
+    return f"! {line}: above 5 %, the machine is too busy to compare stragglers" if floor > FLOOR_LIMIT else line
+
+
+def _collision_lines(rows: Sequence[Row]) -> list[str]:
+    """What a high rate means, where it is high."""
+    return [
+        f"collision rate: the next batch needs {_percent(rate)} % of a batch's rows: prioritising can hide at most "
+        f"{_percent(1 - rate)} % of the embedding exchange ({where})"
+        for where, rate in _by_machine(rows, "collision_rate").items()
+        if rate > COLLISION_LIMIT
+    ]
 
 
 def _protocol_lines(records: Sequence[Record]) -> list[str]:

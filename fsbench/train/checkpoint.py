@@ -28,6 +28,7 @@ def save(trainer: Trainer, path: Path, step: int) -> None:
         "optimizer": trainer.optimizer.state_dict(),
         "tables": trainer.strategies.embedding.state_dict(),
         "sharding": trainer.strategies.sharding.state_dict(),
+        "collectives": trainer.strategies.collectives.state_dict(),
         "sync": trainer.strategies.sync.state_dict(),
     }
     if trainer.context.rank == 0:
@@ -53,5 +54,6 @@ def load(trainer: Trainer, path: Path) -> int:
     trainer.optimizer.load_state_dict(state["optimizer"])
     trainer.strategies.embedding.load_state_dict(state["tables"])
     trainer.strategies.sharding.load_state_dict(state["sharding"])
+    trainer.strategies.collectives.load_state_dict(state["collectives"])
     trainer.strategies.sync.load_state_dict(state["sync"])
     return int(state["step"])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 
 import torch
 
 from fsbench.axes import Sharding
-from fsbench.train.pipeline import BatchPipeline, ShardStats
+from fsbench.train.collisions import KEPT_STEPS
+from fsbench.train.pipeline import BatchPipeline, ShardedBatch, ShardStats
 from fsbench.train.trainer import Trainer
 from fsbench.workload import Batch, Loader
 
@@ -16,8 +18,8 @@ class Driver:
     """Trains steps [first, end) of a trainer.
 
     `losses`: this rank's loss sum of each step, a scalar tensor on the device; `targets`: the global target count of
-    each step; `stats`: what the sharding did to each global batch. `workload` and `sharding` stand in for the
-    trainer's own (the noise floor does that).
+    each step; `stats`: what the sharding did to each global batch; `ids`: this rank's by table, of the last steps.
+    `workload` and `sharding` stand in for the trainer's own (the noise floor does that).
     """
 
     def __init__(
@@ -31,10 +33,12 @@ class Driver:
     ) -> None:
         self.trainer = trainer
         self.step = first
+        self._first = first
         self.end = end
         self.losses: list[torch.Tensor] = []
         self.targets: list[int] = []
         self.stats: list[ShardStats] = []
+        self.ids: deque[Mapping[str, torch.Tensor]] = deque(maxlen=KEPT_STEPS)
         self._pipeline = BatchPipeline(
             workload or trainer.workload,
             sharding or trainer.strategies.sharding,
@@ -58,8 +62,8 @@ class Driver:
         timeline.begin_step()
         sharded = self._pipeline.take()
         with timeline.strategy:
-            if embedding.lookahead > 1 and (coming := self._pipeline.peek()):
-                embedding.prefetch(step + 1, coming.batch.ids)
+            if embedding.lookahead > 1:
+                self._announce(step, sharded)
             batch = _to(sharded.batch, trainer.context.device)
             rows = embedding.lookup(step, batch.ids)
         with timeline.compute:
@@ -79,8 +83,17 @@ class Driver:
         self.losses.append(loss.detach())
         self.targets.append(sharded.counts.total)
         self.stats.append(sharded.stats)
+        self.ids.append(sharded.batch.ids)
         timeline.end_step()
         self.step += 1
+
+    def _announce(self, step: int, current: ShardedBatch) -> None:
+        """Tells the embedding strategy the IDs of the next batch; at first those of this one too."""
+        embedding = self.trainer.strategies.embedding
+        if step == self._first:
+            embedding.prefetch(step, current.batch.ids)
+        if coming := self._pipeline.peek():
+            embedding.prefetch(step + 1, coming.batch.ids)
 
 
 def _to(batch: Batch, device: torch.device) -> Batch:

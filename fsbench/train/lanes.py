@@ -19,6 +19,7 @@ import torch.distributed as dist
 from fsbench.axes import CONTROL, CRITICAL, DENSE, EXCHANGE, SHUFFLE, LaneSpec
 from fsbench.collect import recorder
 from fsbench.collect.timeline import Timeline
+from fsbench.errors import FsbenchError
 
 _FIXED_ORDER = (CONTROL, SHUFFLE, EXCHANGE, CRITICAL, DENSE)
 
@@ -134,7 +135,14 @@ def open_lanes(
 
 
 def ordered(wanted: Iterable[LaneSpec]) -> list[LaneSpec]:
-    """Lanes without repeats, in the order in which their groups are created."""
+    """Lanes without repeats, in the order in which their groups are created.
+
+    Raises:
+        FsbenchError: two strategies mean different lanes by one name.
+    """
     specs = set(wanted) | {CONTROL, SHUFFLE}
+    named = {spec.name: spec for spec in specs}
+    if clash := next((spec for spec in specs if named[spec.name] != spec), None):
+        raise FsbenchError(f"lane {clash.name!r} is declared as {clash} and as {named[clash.name]}")
     fixed = [spec for spec in _FIXED_ORDER if spec in specs]
     return fixed + sorted(specs - set(fixed), key=lambda spec: spec.name)

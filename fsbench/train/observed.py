@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
-from fsbench.axes import AXES
+from fsbench.axes import AXES, Strategy
 from fsbench.metrics.ranking import ranking_quality
 from fsbench.train.session import Finished
 from fsbench.train.trainer import Trainer
@@ -28,11 +29,23 @@ def observed(trainer: Trainer, finished: Finished, operations: Operations) -> di
         "sync": {"operations": _of_class(trainer, operations, "dense")},
     }
     for axis in AXES:
-        if evidence := dict(getattr(trainer.strategies, axis).evidence()):
+        strategy = getattr(trainer.strategies, axis)
+        found[axis]["exact"] = strategy.exact
+        if evidence := _evidence(strategy):
             found[axis]["evidence"] = evidence
     if finished.ranking is not None:
         found["evaluation"] = _evaluation(finished)
     return found
+
+
+def _evidence(strategy: Strategy) -> dict[str, Any]:
+    """A strategy's own details; why there are none, if they cannot be recorded: the run was measured all the same."""
+    try:
+        evidence = dict(strategy.evidence())
+        json.dumps(evidence, allow_nan=False)
+    except Exception as error:
+        return {"error": f"not to be recorded: {type(error).__name__}: {error}"}
+    return evidence
 
 
 def _of_class(trainer: Trainer, operations: Operations, waits_as: str) -> dict[str, int]:

@@ -7,6 +7,7 @@ All but the load runs on lane `shuffle`, beside the steps before. Membership of 
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
@@ -103,6 +104,8 @@ class BatchPipeline:
         everything = self._gather_metadata(step, local, seconds)
         self._sharding.observe(everything.seconds)
         assignment = self._assign(everything.meta)
+        if self._sharding.moves:
+            self._refuse_disagreement(step, assignment)
         rank = self._context.rank
         mine = np.flatnonzero(assignment == rank)
         samples = self._exchange(local, everything, assignment, mine) if self._sharding.moves else local
@@ -145,10 +148,26 @@ class BatchPipeline:
             seconds=np.ascontiguousarray(gathered[:, 0, 1]).view(np.float64),
         )
 
+    def _refuse_disagreement(self, step: int, assignment: NDArray[np.int64]) -> None:
+        """Before a sample moves: ranks that each follow a plan of their own would train on rubbish, or hang."""
+        digest = hashlib.blake2b(assignment.tobytes(), digest_size=8).digest()
+        own = torch.from_numpy(np.frombuffer(digest, np.int64).copy())
+        everyone = self._context.collectives.all_gather(self._lane, own, kind="metadata").wait().flatten().tolist()
+        strangers = [rank for rank, other in enumerate(everyone) if other != everyone[0]]
+        if strangers:
+            raise FsbenchError(
+                f"sharding {type(self._sharding).__name__}, step {step}: assign gave ranks {strangers} another answer "
+                "than rank 0; it must depend on the batch alone"
+            )
+
     def _assign(self, meta: BatchMeta) -> NDArray[np.int64]:
         """The strategy's answer, checked: a wrong one would otherwise hang the exchange or lose samples."""
         assignment = np.asarray(self._sharding.assign(meta))
         name = type(self._sharding).__name__
+        if not np.issubdtype(assignment.dtype, np.integer):
+            raise FsbenchError(
+                f"sharding {name}, step {meta.step}: assign returned {assignment.dtype}; expected int64 ranks"
+            )
         if assignment.shape != meta.source.shape:
             raise FsbenchError(
                 f"sharding {name}, step {meta.step}: assign returned shape {assignment.shape} "
@@ -161,7 +180,7 @@ class BatchPipeline:
             )
         if not self._sharding.moves and (assignment != meta.source).any():
             raise FsbenchError(f"sharding {name}, step {meta.step}: moves is False, yet samples change rank")
-        return assignment
+        return assignment.astype(np.int64, copy=False)
 
     def _exchange(
         self, local: Samples, everything: GlobalBatch, assignment: NDArray[np.int64], mine: NDArray[np.int64]

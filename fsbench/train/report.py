@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from fsbench.collect.interface import LinkUse, bypass, link_evidence
 from fsbench.collect.timeline import marker_cost_ns
 from fsbench.metrics.bubbles import BUBBLE_PARTS, Bubbles, account
 from fsbench.metrics.sheet import Sheet
@@ -33,7 +34,7 @@ _NEEDS_DEVICE_TIMELINE = (
 
 @dataclass(frozen=True)
 class RankRecord:
-    """What one rank hands in. `peak_gpu_mib`: None on a CPU."""
+    """What one rank hands in. `peak_gpu_mib`: None on a CPU. `link_use`: None without a link."""
 
     trace: RankTrace
     operations: dict[str, dict[str, int]]
@@ -42,15 +43,24 @@ class RankRecord:
     peak_rss_mib: float
     peak_gpu_mib: float | None
     lookahead_bytes: int
+    link_use: LinkUse | None
 
 
 def build_report(trainer: Trainer, finished: Finished) -> dict[str, Any] | None:
-    """The keyword arguments of `make_record` that a finished run determines; None on ranks other than 0. Collective."""
+    """The keyword arguments of `make_record` that a finished run determines; None on ranks other than 0. Collective.
+
+    A run whose bytes did not cross its link has no metrics: whatever they were, they were not those of its cluster.
+    """
     kinds = _agree_on_kinds(trainer)
     records: list[Any] = [None] * trainer.context.ranks
     dist.all_gather_object(records, _record(trainer, finished, kinds))
     if trainer.context.rank:
         return None
+    evidence = observed(trainer, finished, records[0].operations)
+    if uses := [record.link_use for record in records if record.link_use]:
+        evidence["link"] = link_evidence(uses)
+        if reason := bypass(uses):
+            return {"status": "failed", "reason": reason, "observed": evidence}
     trace = _run_trace(trainer, records, kinds, finished.measured)
     bubbles = account(trace)
     floor = account(_run_trace(trainer, records, kinds, finished.floor))
@@ -65,7 +75,7 @@ def build_report(trainer: Trainer, finished: Finished) -> dict[str, Any] | None:
     return {
         "metrics": sheet.metrics,
         "missing": sheet.missing,
-        "observed": observed(trainer, finished, records[0].operations),
+        "observed": evidence,
         "per_rank": [_rank_row(*pair, on_gpu) for pair in zip(records, bubbles.totals_by_rank(), strict=True)],
     }
 
@@ -89,6 +99,7 @@ def _record(trainer: Trainer, finished: Finished, kinds: list[str]) -> RankRecor
         peak_rss_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * rss_unit / 2**20,
         peak_gpu_mib=torch.cuda.max_memory_allocated() / 2**20 if on_gpu else None,
         lookahead_bytes=largest * trainer.strategies.lookahead,
+        link_use=finished.link_use,
     )
 
 
@@ -119,6 +130,7 @@ def _enter_run(sheet: Sheet, finished: Finished, records: list[RankRecord], bubb
     sheet.enter("steps_measured", len(finished.measured), _NO_STEP)
     sheet.enter("train_s", int(bubbles.step_ns.sum()) * 1e-9, _NO_STEP)
     sheet.enter_ratio("timeline_overhead", sum(marks), int(bubbles.windows.sum()), _NO_STEP)
+    sheet.enter("collision_rate", finished.collision_rate, "no row was looked up in a measured step before the last")
     sheet.enter("loss", float(np.mean(last)) if last else None, _NO_STEP)
     sheet.enter("peak_rss_mib", max(record.peak_rss_mib for record in records), _NO_STEP)
     sheet.enter("peak_gpu_mib", max(on_gpus) if on_gpus else None, "trained on CPU")

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from fsbench.collect.interface import LinkMeter, LinkUse
+from fsbench.launch.cluster import Link
 from fsbench.launch.heartbeat import Heartbeat
+from fsbench.train.collisions import collision_rate
 from fsbench.train.driver import Driver
 from fsbench.train.evaluation import RankCounts, rank_users
 from fsbench.train.floor import SameForAll, Stay
@@ -24,31 +27,36 @@ class Finished:
     """What a run leaves on a rank.
 
     `measured`, `floor`: ranges of windows in the timeline, warm-up left out. `losses`: mean loss a target of each
-    step, over all ranks. `stats`: what the sharding did, of all steps. `evaluated`: counts by replica name, the first
-    is the headline; None where the workload measures no ranking.
+    step, over all ranks. `stats`: what the sharding did, of all steps. `collision_rate`: of the measured steps.
+    `evaluated`: counts by replica name, the first is the headline; None where the workload measures no ranking.
+    `link_use`: what training sent over the cluster's link; None without one.
     """
 
     measured: range
     floor: range
     losses: list[float]
     stats: list[ShardStats]
+    collision_rate: float | None
     ranking: Ranking | None
     evaluated: dict[str, RankCounts] | None
+    link_use: LinkUse | None
 
 
 class TrainingRun:
     """Runs the phases; every rank executes the same ones."""
 
-    def __init__(self, trainer: Trainer, steps: int, heartbeat: Heartbeat) -> None:
+    def __init__(self, trainer: Trainer, steps: int, heartbeat: Heartbeat, link: Link | None = None) -> None:
         self._trainer = trainer
         self._steps = steps
         self._heartbeat = heartbeat
+        self._link = link
 
     def execute(self) -> Finished:
         warmup = min(MAX_WARMUP, self._steps // 4)
         driver = Driver(self._trainer, 0, self._steps)
-        driver.run(lambda step: self._heartbeat.beat("train", step, self._steps))
+        link_use = self._train(driver)
         losses = global_losses(driver)
+        collisions = collision_rate(list(driver.ids)[warmup - self._steps :])
         self._heartbeat.beat("evaluate")
         ranking = self._trainer.workload.ranking()
         evaluated = self._evaluate(ranking) if ranking else None
@@ -58,9 +66,18 @@ class TrainingRun:
             floor=range(self._steps + FLOOR_WARMUP, self._steps + floor_steps),
             losses=losses,
             stats=driver.stats,
+            collision_rate=collisions,
             ranking=ranking,
             evaluated=evaluated,
+            link_use=link_use,
         )
+
+    def _train(self, driver: Driver) -> LinkUse | None:
+        """All steps and the flush; what they sent over the link, where there is one."""
+        logs = [lane.log for lane in self._trainer.context.lanes.values()]
+        meter = LinkMeter(self._link, logs) if self._link else None
+        driver.run(lambda step: self._heartbeat.beat("train", step, self._steps))
+        return meter.end() if meter else None
 
     def _evaluate(self, ranking: Ranking) -> dict[str, RankCounts]:
         model = self._trainer.model

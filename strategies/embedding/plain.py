@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fsbench.axes import EXCHANGE, EmbeddingExchange, RankContext, TableSpec, TargetCounts
+from fsbench.axes import EXCHANGE, EmbeddingExchange, TableSpec, TargetCounts
 
 if TYPE_CHECKING:
     import torch
 
-    from fsbench.train.row_exchange import TableExchange
+    from fsbench.train.row_exchange import Asked, Route, ShardedTable
+
+
+@dataclass
+class _Pending:
+    """A lookup whose gradients are still to come. `rows`: the leaf, [u, dim]."""
+
+    route: Route
+    asked: Asked
+    rows: torch.Tensor
 
 
 class Plain(EmbeddingExchange):
@@ -23,25 +33,40 @@ class Plain(EmbeddingExchange):
     uses = frozenset({"collectives"})
     lanes = (EXCHANGE,)
 
-    def setup(self, context: RankContext) -> None:
-        super().setup(context)
-        self._tables: dict[str, TableExchange] = {}
-
     def build(self, tables: Sequence[TableSpec]) -> None:
-        from fsbench.train.row_exchange import TableExchange
+        from fsbench.train.row_exchange import ShardedTable
 
-        lane = self.context.lanes[EXCHANGE.name]
-        self._tables = {spec.name: TableExchange(spec, self.context, lane) for spec in tables}
+        self._tables = {spec.name: ShardedTable(spec, self.context) for spec in tables}
+        self._pending: dict[str, _Pending] = {}
 
     def lookup(self, step: int, ids: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return {name: self._tables[name].lookup(wanted) for name, wanted in ids.items()}
+        return {name: self._lookup(self._tables[name], wanted) for name, wanted in ids.items()}
+
+    def _lookup(self, table: ShardedTable, ids: torch.Tensor) -> torch.Tensor:
+        route = table.route(ids)
+        asked = table.ask(route, EXCHANGE)
+        answer = table.shard.read(asked.slots)
+        rows = table.exchange(EXCHANGE, answer, asked.splits, route.splits, asked.largest_split, "rows").wait()
+        self._pending[table.spec.name] = _Pending(route, asked, rows.requires_grad_())
+        return rows.index_select(0, route.spread)
 
     def update(self, step: int, counts: TargetCounts) -> None:
-        for table in self._tables.values():
-            table.update(step + 1, scale=1.0 / max(1, counts.total))
+        from fsbench.train.row_exchange import gradient_of
+
+        for name, pending in self._pending.items():
+            table, asked = self._tables[name], pending.asked
+            gradients = table.exchange(
+                EXCHANGE,
+                gradient_of(pending.rows),
+                pending.route.splits,
+                asked.splits,
+                asked.largest_split,
+                "gradients",
+            ).wait()
+            table.shard.apply(asked.slots, gradients, step + 1, scale=1.0 / max(1, counts.total))
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: table.full() for name, table in self._tables.items()}
+        return {name: table.full(EXCHANGE) for name, table in self._tables.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for name, table in self._tables.items():

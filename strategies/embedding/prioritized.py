@@ -1,0 +1,148 @@
+"""FreeScale's prioritised embedding exchange (arXiv 2604.24073, section on prioritised embedding updates)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fsbench.axes import (
+    CRITICAL,
+    EXCHANGE,
+    SHUFFLE,
+    EmbeddingExchange,
+    Handle,
+    LaneSpec,
+    TableSpec,
+    TargetCounts,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+    from fsbench_strategies.embedding.classes import Met
+    from fsbench_strategies.embedding.prioritized_table import PrioritizedTable
+
+
+@dataclass
+class _Batch:
+    """One batch of one table on its way. `met`: its IDs at their owners; `early`, `shared`: its rows by class.
+
+    `rows`: the leaf [u, dim], once the rows are merged.
+    """
+
+    met: Handle[Met]
+    early: Handle[torch.Tensor]
+    shared: Any = None
+    rows: Any = None
+
+
+class Prioritized(EmbeddingExchange):
+    """Rows shared by this and the next batch first; all others travel one step ahead, their gradients one step behind.
+
+    In step t, three lanes run beside the main thread, each first in, first out:
+
+    - `exchange`: the update with the rest of the gradients of t - 1, then rows of t + 1 that t does not have;
+    - `shuffle`: IDs of t + 1, and back from the owners which rows of t and t + 1 are in both;
+    - `critical`, after backward: gradients of t that t + 1 needs, their update, and those rows of t + 1.
+
+    The main thread waits for the rows of t only, and mostly they are there. It equals `plain` bit for bit: a row read
+    early is not in t, so its last update is of t - 1 or before, which is ahead of it on `exchange`; each row of t is
+    in one class as a whole, so that it is updated once, from the same gradients in the same order. A row that leaves
+    and comes back is read behind its last update on the same lane.
+    """
+
+    uses = frozenset({"collectives"})
+    lanes = (SHUFFLE, EXCHANGE, CRITICAL)
+    lookahead = 2
+
+    @dataclass(frozen=True)
+    class Options:
+        """`check`: verify on the owners, in every step, the classes and that no row is read before its last write."""
+
+        check: bool = False
+
+    options: Options
+
+    def build(self, tables: Sequence[TableSpec]) -> None:
+        from fsbench_strategies.embedding.prioritized_table import PrioritizedTable
+
+        self._tables = {spec.name: PrioritizedTable(spec, self.context, check=self.options.check) for spec in tables}
+        self._batches: dict[int, dict[str, _Batch]] = {}
+        self._finishing: deque[list[Handle[None]]] = deque([[], []], maxlen=2)
+
+    def prefetch(self, step: int, ids: Mapping[str, torch.Tensor]) -> None:
+        previous = self._batches.get(step - 1, {})
+        self._batches[step] = {
+            name: self._meet(self._tables[name], step, wanted, previous.get(name)) for name, wanted in ids.items()
+        }
+
+    def _meet(self, table: PrioritizedTable, step: int, ids: torch.Tensor, previous: _Batch | None) -> _Batch:
+        met = self._submit(SHUFFLE, lambda: table.meet(step, ids, previous.met.wait() if previous else None))
+        batch = _Batch(met, early=self._submit(EXCHANGE, lambda: table.read_early(met.wait())))
+        if previous is None:
+            # Nothing is pending, and no urgent update will come whose rows these could follow.
+            batch.shared = self._submit(CRITICAL, lambda: table.read_shared(met.wait()))
+        return batch
+
+    def lookup(self, step: int, ids: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        rows = {name: self._merge(batch) for name, batch in self._batches[step].items()}
+        # These were ahead of the early rows on their lane, and so are done: this raises what they raised.
+        for finished in self._finishing[0]:
+            finished.wait()
+        return rows
+
+    def _merge(self, batch: _Batch) -> torch.Tensor:
+        """Both classes into one buffer, in the row order of `plain`; spread to the order of the IDs."""
+        early, shared, met = batch.early.wait(), batch.shared.wait(), batch.met.wait()
+        is_shared = met.shared.wanted.to(early.device)
+        rows = early.new_empty(len(is_shared), *early.shape[1:])
+        rows[is_shared], rows[~is_shared] = shared, early
+        batch.rows = rows.requires_grad_()
+        return rows.index_select(0, met.route.spread.to(early.device))
+
+    def update(self, step: int, counts: TargetCounts) -> None:
+        coming = self._batches.get(step + 1, {})
+        scale = 1.0 / max(1, counts.total)
+        current = self._batches.pop(step)
+        self._finishing.append(
+            [self._send_gradients(self._tables[name], b, coming.get(name), scale) for name, b in current.items()]
+        )
+
+    def _send_gradients(
+        self, table: PrioritizedTable, batch: _Batch, coming: _Batch | None, scale: float
+    ) -> Handle[None]:
+        """The urgent ones on `critical`, followed by rows of the coming batch; the rest on `exchange`."""
+        from fsbench.train.row_exchange import gradient_of
+
+        met, rest = batch.met.wait(), gradient_of(batch.rows)
+        if coming is not None:
+            next_met = coming.met.wait()
+            needed = met.needed.wanted.to(rest.device)
+            urgent, rest = rest[needed], rest[~needed]
+
+            def update_and_read() -> torch.Tensor:
+                table.update_needed(met, urgent, scale)
+                return table.read_shared(next_met)
+
+            coming.shared = self._submit(CRITICAL, update_and_read)
+        return self._submit(EXCHANGE, lambda: table.update_rest(met, rest, scale))
+
+    def flush(self) -> None:
+        for pending in (*self._finishing[0], *self._finishing[1]):
+            pending.wait()
+        for batch in (batch for batches in self._batches.values() for batch in batches.values()):
+            if batch.shared is not None:
+                batch.shared.wait()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: table.full(EXCHANGE) for name, table in self._tables.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name, table in self._tables.items():
+            table.shard.load(state[name])
+            table.forget()
+
+    def _submit(self, lane: LaneSpec, job: Callable[[], Any]) -> Handle[Any]:
+        return self.context.lanes[lane.name].submit(job, kind="ids")

@@ -1,0 +1,103 @@
+"""The messages of prioritised exchange, for one table. Each method is a job of one lane; the strategy orders them.
+
+A row of a batch travels in one of two classes. *Collision* rows are in the batch before too: they are read after that
+batch's urgent update, on lane `critical`. *Exclusive* rows are not: they are read one step early, on lane `exchange`.
+Likewise gradients: those of rows that the next batch needs are urgent, the rest is finished a step later.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fsbench.axes import CRITICAL, EXCHANGE, SHUFFLE, LaneSpec, RankContext, TableSpec
+from fsbench.train.row_exchange import ShardedTable
+from fsbench_strategies.embedding.checks import ReadAfterWrite
+from fsbench_strategies.embedding.classes import Bits, Met, RowClasses, count_set
+
+
+class PrioritizedTable(ShardedTable):
+    """A sharded table whose rows travel by class."""
+
+    def __init__(self, spec: TableSpec, context: RankContext, *, check: bool) -> None:
+        super().__init__(spec, context)
+        self._check = check
+        self.forget()
+
+    def meet(self, step: int, ids: torch.Tensor, previous: Met | None) -> Met:
+        """On `shuffle`: the batch's IDs, and the class bits of it and of the batch before."""
+        met = self._classes.meet(step, ids, previous, SHUFFLE)
+        if self._checks:
+            self._checks.expect(step, met.asked.slots, None if previous is None else previous.asked.slots, met.shared)
+        return met
+
+    def read_early(self, met: Met) -> torch.Tensor:
+        """On `exchange`, in the step before the batch's: its exclusive rows, [., dim]."""
+        return self._send_rows(EXCHANGE, met, shared=False, kind="rows.exclusive")
+
+    def read_shared(self, met: Met) -> torch.Tensor:
+        """On `critical`, after the urgent update of the batch before: its collision rows, [., dim]."""
+        return self._send_rows(CRITICAL, met, shared=True, kind="rows.collision")
+
+    def _send_rows(self, lane: LaneSpec, met: Met, *, shared: bool, kind: str) -> torch.Tensor:
+        answers, wanted, largest = _of_class(met.shared, shared)
+        slots = met.asked.slots[answers]
+        if self._checks:
+            self._checks.read(met.step, slots)
+        return self.exchange(
+            lane,
+            self.shard.read(slots.to(self.shard.weight.device)),
+            count_set(answers, met.asked.splits),
+            count_set(wanted, met.route.splits),
+            largest,
+            kind,
+        ).wait()
+
+    def update_needed(self, met: Met, gradients: torch.Tensor, scale: float) -> None:
+        """On `critical`: gradients of rows that the next batch needs, and their update."""
+        if met.needed is not None:
+            self._update(CRITICAL, met, met.needed, gradients, scale, needed=True, kind="gradients.collision")
+
+    def update_rest(self, met: Met, gradients: torch.Tensor, scale: float) -> None:
+        """On `exchange`: all other gradients, and their update. After the last batch that is all of them."""
+        needed = met.needed
+        if needed is None:
+            none = torch.zeros(len(met.asked.slots), dtype=torch.bool)
+            needed = Bits(none, torch.zeros(len(met.route.slots), dtype=torch.bool), 0, met.asked.largest_split)
+        self._update(EXCHANGE, met, needed, gradients, scale, needed=False, kind="gradients.exclusive")
+
+    def _update(
+        self,
+        lane: LaneSpec,
+        met: Met,
+        bits: Bits,
+        gradients: torch.Tensor,
+        scale: float,
+        *,
+        needed: bool,
+        kind: str,
+    ) -> None:
+        asked, wanted, largest = _of_class(bits, needed)
+        received = self.exchange(
+            lane,
+            gradients,
+            count_set(wanted, met.route.splits),
+            count_set(asked, met.asked.splits),
+            largest,
+            kind,
+        ).wait()
+        slots = met.asked.slots[asked]
+        self.shard.apply(slots.to(self.shard.weight.device), received, met.step + 1, scale=scale)
+        if self._checks:
+            self._checks.written(met.step, slots)
+
+    def forget(self) -> None:
+        """No batch has been met: at first, and after a checkpoint was loaded."""
+        self._classes = RowClasses(self)
+        self._checks = ReadAfterWrite(len(self.shard.ids)) if self._check else None
+
+
+def _of_class(bits: Bits, chosen: bool) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """The rows of one class: mask on the owner's side, mask on the asking side, the most between two ranks."""
+    if chosen:
+        return bits.asked, bits.wanted, bits.largest_set
+    return ~bits.asked, ~bits.wanted, bits.largest_clear

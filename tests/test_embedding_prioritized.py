@@ -1,0 +1,200 @@
+"""Prioritised exchange equals the plain one, bit for bit: losses, tables, optimizer state, dense weights."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import support
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
+
+
+def train(rank, ranks, embedding, *, steps=50, evaluate_at=None, sharding="cost-aware", all_on=None, **options):
+    """Everything that training leaves behind, after `steps` steps."""
+    from fsbench.train.driver import Driver
+    from fsbench.train.evaluation import rank_users
+    from fsbench.train.session import global_losses
+    from fsbench.train.trainer import close_trainer
+
+    chosen = None if all_on is None else support.AllOnOne(all_on)
+    workload = support.with_options(support.TINY_LONG, **options)
+    trainer = support.open_cell(rank, ranks, workload, sharding_object=chosen, sharding=sharding, embedding=embedding)
+    driver = Driver(trainer, 0, steps)
+    counts = []
+
+    def evaluate(step):
+        if step == evaluate_at:
+            counts.append(rank_users(trainer, trainer.workload.ranking()).filtered)
+
+    driver.run(evaluate)
+    tables = trainer.strategies.embedding.state_dict()["items"]
+    left = {
+        "losses": global_losses(driver),
+        "tables": {name: tensor.numpy() for name, tensor in tables.items()},
+        "dense": {name: tensor.numpy() for name, tensor in trainer.model.state_dict().items()},
+        "counts": counts,
+        "moved": sum(step.moved for step in driver.stats),
+    }
+    close_trainer(trainer)
+    return left
+
+
+def assert_same_bits(ours, reference):
+    import numpy as np
+
+    assert ours["losses"] == reference["losses"]
+    for part in ("tables", "dense"):
+        assert ours[part].keys() == reference[part].keys()
+        for name, values in reference[part].items():
+            assert np.array_equal(ours[part][name], values), name
+    for left, right in zip(ours["counts"], reference["counts"], strict=True):
+        assert np.array_equal(left, right)
+
+
+def compare(ranks, count, **how):
+    call = lambda embedding: ranks.run(_call, count, embedding, how, limit_s=60)  # noqa: E731
+    plain, prioritized = call("plain"), call("prioritized:check=true")
+    for rank in range(count):
+        assert_same_bits(prioritized[rank], plain[rank])
+    return plain[0]
+
+
+def _call(rank, ranks, embedding, how):
+    return train(rank, ranks, embedding, **how)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise-adagrad", "lazy-adam"])
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("sharding", ["naive", "cost-aware"])
+def test_fifty_steps_are_bit_equal_to_plain(ranks, optimizer, count, sharding):
+    reference = compare(ranks, count, sharding=sharding, table_optimizer=optimizer, items=3000, categories=50)
+    assert (reference["moved"] > 0) == (sharding == "cost-aware")
+    assert reference["losses"][-1] != reference["losses"][0]
+
+
+def test_an_evaluation_in_the_middle_changes_nothing_and_sees_every_update(ranks):
+    with_one = compare(ranks, 2, evaluate_at=25, items=500)
+    without = ranks.run(_call, 2, "prioritized", {"items": 500})[0]
+    assert len(with_one["counts"]) == 1
+    assert with_one["losses"] == without["losses"]
+
+
+@pytest.mark.parametrize("holder", [0, 2])
+def test_ranks_without_a_sample_take_part(ranks, holder):
+    compare(ranks, 3, steps=8, all_on=holder)
+
+
+def train_scripted(rank, ranks, embedding, script, tables, optimizer, steps, stop_at=None, folder=None):
+    """Losses, tables and dense weights; with `stop_at`, through a checkpoint and a fresh trainer."""
+    from fsbench.train import checkpoint
+    from fsbench.train.driver import Driver
+    from fsbench.train.session import global_losses
+    from fsbench.train.trainer import close_trainer
+    from tests.scripted import Scripted
+
+    def fresh():
+        return support.open_workload(rank, ranks, Scripted(script, tables, optimizer), embedding=embedding)
+
+    trainer, first, losses = fresh(), 0, []
+    if stop_at is not None:
+        driver = Driver(trainer, 0, stop_at)
+        driver.run()
+        losses = global_losses(driver)
+        checkpoint.save(trainer, folder / embedding.partition(":")[0], driver.step)
+        close_trainer(trainer)
+        trainer = fresh()
+        first = checkpoint.load(trainer, folder / embedding.partition(":")[0])
+    driver = Driver(trainer, first, steps)
+    driver.run()
+    state = trainer.strategies.embedding.state_dict()
+    left = {
+        "losses": losses + global_losses(driver),
+        "tables": {f"{t}.{n}": value.numpy() for t, table in state.items() for n, value in table.items()},
+        "dense": {name: tensor.numpy() for name, tensor in trainer.model.state_dict().items()},
+        "counts": [],
+    }
+    close_trainer(trainer)
+    return left
+
+
+@pytest.mark.parametrize("script", ["disjoint", "same", "one_row", "all_equal", "returning", "sparse_samples"])
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise-adagrad", "lazy-adam"])
+@pytest.mark.parametrize("tables", [1, 2])
+def test_any_pattern_of_collisions_is_bit_equal(ranks, script, optimizer, tables):
+    plain = ranks.run(train_scripted, 3, "plain", script, tables, optimizer, 12)
+    prioritized = ranks.run(train_scripted, 3, "prioritized:check=true", script, tables, optimizer, 12)
+    for ours, reference in zip(prioritized, plain, strict=True):
+        assert_same_bits(ours, reference)
+        assert len(reference["tables"]) == tables * {"sgd": 1, "rowwise-adagrad": 2, "lazy-adam": 3}[optimizer]
+
+
+@pytest.mark.parametrize("stop_at", [1, 5, 11])
+def test_a_checkpoint_and_a_resume_in_the_middle_are_bit_equal(ranks, tmp_path, stop_at):
+    unbroken = ranks.run(train_scripted, 2, "plain", "returning", 2, "lazy-adam", 12)
+    broken = ranks.run(train_scripted, 2, "prioritized:check=true", "returning", 2, "lazy-adam", 12, stop_at, tmp_path)
+    for ours, reference in zip(broken, unbroken, strict=True):
+        assert_same_bits(ours, reference)
+
+
+def classes_of(rank, ranks, script):
+    """Bytes by kind, of all lanes."""
+    from fsbench.train.driver import Driver
+    from fsbench.train.trainer import close_trainer
+    from tests.scripted import Scripted
+
+    workload = Scripted(script, 1, "sgd")
+    trainer = support.open_workload(rank, ranks, workload, embedding="prioritized")
+    Driver(trainer, 0, 6).run()
+    kinds = sorted(set().union(*(lane.log.kinds() for lane in trainer.context.lanes.values())))
+    sent = dict.fromkeys(kinds, 0)
+    for lane in trainer.context.lanes.values():
+        ops = lane.log.arrays(kinds)
+        for kind, size in zip(ops.kinds.tolist(), ops.bytes_sent.tolist(), strict=True):
+            sent[kinds[kind]] += size
+    close_trainer(trainer)
+    return sent
+
+
+def test_rows_that_never_collide_travel_as_exclusive_and_those_that_always_do_as_collision(ranks):
+    never = ranks.run(classes_of, 2, "disjoint")[0]
+    always = ranks.run(classes_of, 2, "same")[0]
+    assert never["gradients.collision"] == 0
+    assert never["rows.exclusive"] > 0
+    assert always["rows.exclusive"] == 0
+    assert always["gradients.collision"] > 0
+    # the first batch is all collision, after the last one all gradients are exclusive
+    assert never["rows.collision"] > 0
+    assert always["gradients.exclusive"] > 0
+
+
+def violated(rank, ranks):
+    import torch
+
+    from fsbench_strategies.embedding.checks import ReadAfterWrite
+    from fsbench_strategies.embedding.classes import Bits
+
+    checks = ReadAfterWrite(10)
+    slots, none = torch.tensor([3, 4]), torch.zeros(2, dtype=torch.bool)
+    checks.expect(0, slots, None, Bits(~none, ~none))
+    checks.read(0, slots)
+    messages = []
+    try:
+        checks.expect(1, slots, slots, Bits(none, none))
+    except AssertionError as error:
+        messages.append(str(error))
+    checks.expect(1, slots, slots, Bits(~none, ~none))
+    for act in (lambda: checks.read(1, slots), lambda: checks.written(0, slots), lambda: checks.written(0, slots)):
+        try:
+            act()
+        except AssertionError as error:
+            messages.append(str(error))
+    checks.read(1, slots)
+    return messages
+
+
+def test_debug_mode_notices_a_wrong_class_an_early_read_and_a_double_update(ranks):
+    assert ranks.run(violated, 1)[0] == [
+        "step 1: a row is in the wrong class",
+        "step 1: row in slot 3 is read before its last write",
+        "step 0: row in slot 3 is updated twice",
+    ]
