@@ -15,6 +15,7 @@ import numpy as np
 import torch.distributed as dist
 
 from fsbench.metrics.trace import LaneOps
+from fsbench.train.gloo import DuplexGloo
 
 # torch's stubs know neither subclassing in Python nor all of the option types.
 _c10d: Any = dist
@@ -161,7 +162,7 @@ def _bytes(tensor: Any) -> int:
 
 
 def _gloo(store: Any, rank: int, size: int, timeout: timedelta) -> RecordedGroup:
-    return RecordedGroup(dist.ProcessGroupGloo(store, rank, size, timeout), rank, size, blocking=True)
+    return RecordedGroup(DuplexGloo(store, rank, size, timeout), rank, size, blocking=True)
 
 
 def _nccl(store: Any, rank: int, size: int, timeout: timedelta) -> RecordedGroup:

@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from fsbench.train.lanes import Lane
 
 
-_MIB = ByteSize(2**20)
+_PIECE = ByteSize(2**24)
 
 
 class Backend(Collectives):
     """The backend's own collectives (gloo, NCCL), large exchanges in pieces.
 
-    gloo moves an all-to-all of several MiB at half the rate of the wire; in pieces of 1 MiB it reaches the rate.
-    Pieces apply to every strategy alike, so that none wins by them.
+    Pieces bound the buffers that an exchange holds, and apply to every strategy alike, so that none wins by them. On
+    gloo the all-to-all is `fsbench.train.gloo`'s, which uses both directions of a link at once.
     """
 
     @dataclass(frozen=True)
     class Options:
         """`piece`: no rank sends another more than this at once; exchanges with larger splits go in rounds."""
 
-        piece: ByteSize = _MIB
+        piece: ByteSize = _PIECE
 
         def __post_init__(self) -> None:
             if self.piece < 1:
