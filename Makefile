@@ -35,7 +35,7 @@ lint: $(INSTALLED)
 # On a machine with a GPU and without network: tests marked gpu, and a run on a world of one.
 gpu-check:
 	$(PYTHON) -m pytest -m gpu tests/test_gpu.py
-	$(PYTHON) -m fsbench run --workload long-cpu --on local:ranks=1 --sharding naive --repeats 2 --steps 100 --out $(GPU_OUT)
+	$(PYTHON) -m fsbench run --workload long-cpu --on local:ranks=1 --sharding naive --embedding plain --embedding prioritized --repeats 2 --steps 100 --out $(GPU_OUT)
 
 # Timings, as ratios within one run: never asserted in tests.
 bench: $(INSTALLED)

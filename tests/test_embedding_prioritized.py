@@ -63,9 +63,13 @@ def _call(rank, ranks, embedding, how):
     return train(rank, ranks, embedding, **how)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "rowwise-adagrad", "lazy-adam"])
+OPTIMIZERS = ("sgd", "rowwise-adagrad", "lazy-adam")
+
+
+@pytest.mark.parametrize(
+    ("sharding", "optimizer"), [*(("cost-aware", name) for name in OPTIMIZERS), ("naive", "lazy-adam")]
+)
 @pytest.mark.parametrize("count", [2, 3])
-@pytest.mark.parametrize("sharding", ["naive", "cost-aware"])
 def test_fifty_steps_are_bit_equal_to_plain(ranks, optimizer, count, sharding):
     reference = compare(
         ranks, count, sharding=sharding, table_optimizer=optimizer, items=3000, categories=50, max_len=60
@@ -120,8 +124,7 @@ def train_scripted(rank, ranks, embedding, script, tables, optimizer, steps, sto
 
 
 @pytest.mark.parametrize("script", ["disjoint", "same", "one_row", "all_equal", "returning", "sparse_samples"])
-@pytest.mark.parametrize("optimizer", ["sgd", "rowwise-adagrad", "lazy-adam"])
-@pytest.mark.parametrize("tables", [1, 2])
+@pytest.mark.parametrize(("tables", "optimizer"), [*((1, name) for name in OPTIMIZERS), (2, "lazy-adam")])
 def test_any_pattern_of_collisions_is_bit_equal(ranks, script, optimizer, tables):
     plain = ranks.run(train_scripted, 3, "plain", script, tables, optimizer, 12)
     prioritized = ranks.run(train_scripted, 3, "prioritized:check=true", script, tables, optimizer, 12)

@@ -13,14 +13,14 @@ from tests import support
 pytestmark = [pytest.mark.gpu, pytest.mark.distributed, pytest.mark.timeout(180)]
 
 
-def train(rank, ranks, device):
+def train(rank, ranks, device, embedding="plain"):
     """Loss curve, and ranking counts of the trained model."""
     from fsbench.train.driver import Driver
     from fsbench.train.evaluation import rank_users
     from fsbench.train.session import global_losses
     from fsbench.train.trainer import close_trainer
 
-    trainer = support.open_cell(rank, ranks, sharding="cost-aware", device=device)
+    trainer = support.open_cell(rank, ranks, sharding="cost-aware", device=device, embedding=embedding)
     driver = Driver(trainer, 0, 10)
     driver.run()
     losses = global_losses(driver)
@@ -41,6 +41,13 @@ def test_a_gpu_follows_the_loss_curve_of_the_cpu(ranks):
         "exchange": "fsbench-nccl",
         "dense": "fsbench-nccl",
     }
+
+
+def test_prioritised_exchange_on_a_gpu_is_bit_equal_to_plain(ranks):
+    plain, counts, _ = ranks.run(train, 1, "cuda:0", limit_s=120)[0]
+    prioritized, other_counts, _ = ranks.run(train, 1, "cuda:0", "prioritized:check=true", limit_s=120)[0]
+    assert prioritized == plain
+    assert (counts == other_counts).all()
 
 
 def test_a_run_on_a_gpu_says_so_and_claims_no_bubble(tmp_path):

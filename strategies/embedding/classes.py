@@ -33,6 +33,8 @@ class Met:
     """A batch of one table whose IDs have reached their owners.
 
     `shared`: rows that the batch before has too. `needed`: rows that the batch after has too; None until it is met.
+    `place`: int64[u], where each wanted row lies when the shared ones come first, then the others. `spread`: int64[m],
+    the same for each ID.
     """
 
     step: int
@@ -40,6 +42,12 @@ class Met:
     asked: Asked
     shared: Bits
     needed: Bits | None = None
+
+    def __post_init__(self) -> None:
+        wanted = self.shared.wanted
+        behind = int(wanted.sum()) - 1
+        self.place = torch.where(wanted, wanted.cumsum(0) - 1, behind + (~wanted).cumsum(0))
+        self.spread = self.place[self.route.spread]
 
 
 class RowClasses:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fsbench.axes import (
@@ -70,9 +71,11 @@ class Prioritized(EmbeddingExchange):
 
         self._tables = {spec.name: PrioritizedTable(spec, self.context, check=self.options.check) for spec in tables}
         self._batches: dict[int, dict[str, _Batch]] = {}
+        self._rest: list[Callable[[], None]] = []
         self._finishing: deque[list[Handle[None]]] = deque([[], []], maxlen=2)
 
     def prefetch(self, step: int, ids: Mapping[str, torch.Tensor]) -> None:
+        self._send_rest()
         previous = self._batches.get(step - 1, {})
         self._batches[step] = {
             name: self._meet(self._tables[name], step, wanted, previous.get(name)) for name, wanted in ids.items()
@@ -88,48 +91,60 @@ class Prioritized(EmbeddingExchange):
 
     def lookup(self, step: int, ids: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         rows = {name: self._merge(batch) for name, batch in self._batches[step].items()}
-        # These were ahead of the early rows on their lane, and so are done: this raises what they raised.
+        # These were ahead of this batch's early rows on their lane, and so are done: this raises what they raised.
         for finished in self._finishing[0]:
             finished.wait()
         return rows
 
     def _merge(self, batch: _Batch) -> torch.Tensor:
-        """Both classes into one buffer, in the row order of `plain`; spread to the order of the IDs."""
+        """Both classes into one buffer, spread to the order of the IDs.
+
+        The shared rows lie first. No sum depends on where a row lies: each adds its own gradients, in ID order.
+        """
+        import torch
+
         early, shared, met = batch.early.wait(), batch.shared.wait(), batch.met.wait()
-        is_shared = met.shared.wanted.to(early.device)
-        rows = early.new_empty(len(is_shared), *early.shape[1:])
-        rows[is_shared], rows[~is_shared] = shared, early
-        batch.rows = rows.requires_grad_()
-        return rows.index_select(0, met.route.spread.to(early.device))
+        batch.rows = torch.cat([shared, early]).requires_grad_()
+        return batch.rows.index_select(0, met.spread.to(early.device))
 
     def update(self, step: int, counts: TargetCounts) -> None:
         coming = self._batches.get(step + 1, {})
         scale = 1.0 / max(1, counts.total)
         current = self._batches.pop(step)
-        self._finishing.append(
-            [self._send_gradients(self._tables[name], b, coming.get(name), scale) for name, b in current.items()]
-        )
+        for name, batch in current.items():
+            self._send_urgent(self._tables[name], batch, coming.get(name), scale)
 
-    def _send_gradients(
-        self, table: PrioritizedTable, batch: _Batch, coming: _Batch | None, scale: float
-    ) -> Handle[None]:
-        """The urgent ones on `critical`, followed by rows of the coming batch; the rest on `exchange`."""
+    def _send_urgent(self, table: PrioritizedTable, batch: _Batch, coming: _Batch | None, scale: float) -> None:
+        """On `critical`, followed by rows of the coming batch; the rest of the gradients waits for the next step.
+
+        Sent now, the rest would share the link with what this step still waits for: these, and the dense gradients.
+        """
         from fsbench.train.row_exchange import gradient_of
 
-        met, rest = batch.met.wait(), gradient_of(batch.rows)
-        if coming is not None:
+        met, gradients = batch.met.wait(), gradient_of(batch.rows)
+        if coming is None:
+            rest = gradients.index_select(0, met.place.to(gradients.device))
+        else:
             next_met = coming.met.wait()
-            needed = met.needed.wanted.to(rest.device)
-            urgent, rest = rest[needed], rest[~needed]
+            needed = met.needed.wanted
+            urgent, rest = (
+                gradients.index_select(0, met.place[chosen].to(gradients.device)) for chosen in (needed, ~needed)
+            )
 
             def update_and_read() -> torch.Tensor:
                 table.update_needed(met, urgent, scale)
                 return table.read_shared(next_met)
 
             coming.shared = self._submit(CRITICAL, update_and_read)
-        return self._submit(EXCHANGE, lambda: table.update_rest(met, rest, scale))
+        self._rest.append(partial(table.update_rest, met, rest, scale))
+
+    def _send_rest(self) -> None:
+        """On `exchange`: first thing in a step, ahead of the rows that are read early there."""
+        self._finishing.append([self._submit(EXCHANGE, job) for job in self._rest])
+        self._rest = []
 
     def flush(self) -> None:
+        self._send_rest()
         for pending in (*self._finishing[0], *self._finishing[1]):
             pending.wait()
         for batch in (batch for batches in self._batches.values() for batch in batches.values()):
