@@ -84,6 +84,28 @@ def test_two_ranks_follow_the_loss_curve_of_one(ranks, optimizer):
     assert alone[-1] < alone[0]
 
 
+def train_in_buckets(rank, ranks, bucket):
+    from fsbench.train.driver import Driver
+    from fsbench.train.session import global_losses
+    from fsbench.train.trainer import close_trainer
+
+    trainer = support.open_cell(rank, ranks, sync=f"allreduce:bucket={bucket}", sharding_object=support.AllOnOne(0))
+    driver = Driver(trainer, 0, 5)
+    driver.run()
+    sent = trainer.context.lanes["dense"].log.operations()["all_reduce dense"]
+    losses = global_losses(driver)
+    close_trainer(trainer)
+    return losses, sent
+
+
+def test_dense_gradients_in_many_buckets_equal_those_in_one_also_where_a_rank_has_no_sample(ranks):
+    one = ranks.run(train_in_buckets, 2, "1GiB")
+    many = ranks.run(train_in_buckets, 2, "64")
+    assert one[0][1] == 5
+    assert many[0][1] == many[1][1] > 5 * 4
+    assert many[0][0] == one[0][0]
+
+
 EMPTY_AND_SHORT = [
     # user 1 has one event, user 2 two, users 3 to 6 enough to be split; user 5 sees one item only
     (1, 7, 10),
