@@ -7,6 +7,7 @@ next task starts a fresh one.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import tempfile
@@ -106,6 +107,8 @@ def _serve(pipe: Connection, rank: int) -> None:
             )
             result = function(rank, ranks, *args)
             dist.destroy_process_group()
+            # Trainers hold themselves in cycles, and each has a dozen gloo threads: they would pile up.
+            gc.collect()
         except BaseException:
             pipe.send((traceback.format_exc(), None))
             return

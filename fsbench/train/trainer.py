@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 import torch
 
@@ -54,6 +55,8 @@ class Trainer:
     strategies: Strategies
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
+    hooks: list[Any] = field(default_factory=list)
+    """On the parameters; until they are removed, nothing of the trainer is ever freed."""
 
 
 def open_trainer(
@@ -95,14 +98,17 @@ def open_trainer(
     model = workload.build_model(dtype).to(device)
     strategies.embedding.build(workload.tables())
     strategies.sync.attach(model)
+    hooks = []
     if type(strategies.sync).on_gradient_ready is not DenseSync.on_gradient_ready:
-        for parameter in model.parameters():
-            parameter.register_post_accumulate_grad_hook(strategies.sync.on_gradient_ready)
-    return Trainer(context, workload, strategies, model, workload.dense_optimizer(model.parameters()))
+        ready = strategies.sync.on_gradient_ready
+        hooks = [p.register_post_accumulate_grad_hook(ready) for p in model.parameters()]
+    return Trainer(context, workload, strategies, model, workload.dense_optimizer(model.parameters()), hooks)
 
 
 def close_trainer(trainer: Trainer) -> None:
-    """Joins every thread of the trainer."""
+    """Joins every thread of the trainer and lets go of its parameters."""
+    for hook in trainer.hooks:
+        hook.remove()
     for strategy in trainer.strategies.all():
         strategy.close()
     for lane in trainer.context.lanes.values():
