@@ -222,7 +222,7 @@ class TestRuns:
         assert namespaces(process.pid) == set()
 
     def test_runs_that_fail_or_reach_the_time_limit_leave_no_namespace(self, tmp_path, environment):
-        arguments = ["--sharding", "failing", "--sharding", "stuck", "--steps", "6", "--set", "time_limit_s=25"]
+        arguments = ["--sharding", "failing", "--sharding", "stuck", "--steps", "6", "--set", "time_limit_s=20"]
         process = start(tmp_path / "set", environment, *arguments)
         code, _ = finish(process)
         assert code == 1

@@ -198,12 +198,12 @@ def test_one_failed_run_does_not_stop_the_others(tmp_path, environment):
 
 
 def test_a_rank_that_hangs_is_stopped_at_the_time_limit_with_every_ranks_last_phase(tmp_path, environment):
-    arguments = ["--sharding", "stuck", "--steps", "6", "--set", "time_limit_s=30"]
+    arguments = ["--sharding", "stuck", "--steps", "6", "--set", "time_limit_s=20"]
     done = subprocess.run(command(tmp_path / "set", *arguments), env=environment, capture_output=True, text=True)
     assert done.returncode == 1
     record = records(tmp_path / "set")["stuck"]
     assert record["status"] == "timeout"
-    assert record["reason"].startswith("time limit of 30 s reached; rank 0: train 3/6, rank 1: train ")
+    assert record["reason"].startswith("time limit of 20 s reached; rank 0: train 3/6, rank 1: train ")
     assert processes_of(environment) == []
 
 
