@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
+from fsbench.collect.gloo import DuplexGloo
 from fsbench.metrics.trace import LaneOps
-from fsbench.train.gloo import DuplexGloo
 
 # torch's stubs know neither subclassing in Python nor all of the option types.
 _c10d: Any = dist

@@ -106,10 +106,6 @@ class Timeline:
         self._cpu.append(self._cpu_clock())
         self._codes.append(code)
 
-    def marks(self) -> int:
-        """Marks recorded so far."""
-        return len(self._times)
-
     def trace(self) -> RankTrace:
         """What was recorded, as arrays. Call it between steps."""
         times = np.array(self._times, dtype=np.int64)

@@ -22,7 +22,7 @@ class Backend(Collectives):
     """The backend's own collectives (gloo, NCCL), large exchanges in pieces.
 
     Pieces bound the buffers that an exchange holds, and apply to every strategy alike, so that none wins by them. On
-    gloo the all-to-all is `fsbench.train.gloo`'s, which uses both directions of a link at once.
+    gloo the all-to-all is `fsbench.collect.gloo`'s, which uses both directions of a link at once.
     """
 
     @dataclass(frozen=True)
