@@ -247,9 +247,8 @@ class Collectives(Strategy):
     ) -> Handle[torch.Tensor]:
         """Sends consecutive blocks of rows of `send` [sum(send_splits), ...] to ranks 0, 1, ...
 
-        Returns the received rows [sum(receive_splits), ...] in rank order. `largest_split`: the largest split between
-        any two ranks, which every rank must know alike, so that a large exchange is cut into the same pieces
-        everywhere.
+        Returns the received rows [sum(receive_splits), ...] in rank order. `largest_split`: no split between any two
+        ranks is larger; every rank must give the same, so that a large exchange is cut into the same pieces everywhere.
         """
 
     @abstractmethod

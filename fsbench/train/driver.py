@@ -61,9 +61,12 @@ class Driver:
         timeline, embedding, sync = trainer.context.timeline, trainer.strategies.embedding, trainer.strategies.sync
         timeline.begin_step()
         sharded = self._pipeline.take()
-        with timeline.strategy:
-            if embedding.lookahead > 1:
+        if embedding.lookahead > 1:
+            # Ahead of the refill: IDs of the next batch would otherwise queue behind the samples of the one after it.
+            with timeline.strategy:
                 self._announce(step, sharded)
+        self._pipeline.refill()
+        with timeline.strategy:
             batch = _to(sharded.batch, trainer.context.device)
             rows = embedding.lookup(step, batch.ids)
         with timeline.compute:

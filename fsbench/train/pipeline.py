@@ -79,15 +79,19 @@ class BatchPipeline:
         self._coming: deque[LaneHandle] = deque()
 
     def take(self) -> ShardedBatch:
-        """The batch of this step; starts loading the batch that is now `lookahead` steps away."""
+        """The batch of this step."""
         self._fill(1)
         sharded: ShardedBatch = self._coming.popleft().wait()
-        self._fill(self._lookahead)
         return sharded
 
     def peek(self) -> ShardedBatch | None:
         """The batch of the next step, or None after the last."""
+        self._fill(1)
         return self._coming[0].wait() if self._coming else None
+
+    def refill(self) -> None:
+        """Starts loading what is missing, up to the batch that is `lookahead` steps away."""
+        self._fill(self._lookahead)
 
     def _fill(self, depth: int) -> None:
         while len(self._coming) < depth and self._next_load < self._end:

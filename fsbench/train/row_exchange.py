@@ -57,7 +57,8 @@ class ShardedTable:
 
         The counts go first, each with its sender's largest split, so that every rank knows the largest of all.
         """
-        counts = torch.tensor([[n, max(route.splits)] for n in route.splits], device=route.slots.device)
+        own = torch.tensor(route.splits, device=route.slots.device)
+        counts = torch.stack([own, own.max().expand_as(own)], dim=1)
         ones = [1] * self._context.ranks
         counts = self.exchange(lane, counts, ones, ones, 1, "ids").wait()
         splits, largest = counts[:, 0].tolist(), int(counts[:, 1].max())

@@ -104,12 +104,17 @@ class TableShard:
         getattr(self, "_" + self.spec.optimizer.replace("-", "_"))(rows, summed.mul_(scale), step)
 
     def _sgd(self, rows: torch.Tensor, gradient: torch.Tensor, step: int) -> None:
-        self.weight.index_add_(0, rows, gradient, alpha=-self.spec.lr)
+        self._move(rows, gradient, self.spec.lr)
+
+    def _move(self, rows: torch.Tensor, direction: torch.Tensor, rate: float) -> None:
+        """Against `direction`, which it spoils. Each row is there once; `index_add_` takes 3 x as long on a CPU."""
+        places = rows[:, None].expand_as(direction)
+        self.weight.scatter_add_(0, places, direction.mul_(-rate))
 
     def _rowwise_adagrad(self, rows: torch.Tensor, gradient: torch.Tensor, step: int) -> None:
         total = self.state["sum"].index_select(0, rows) + gradient.square().mean(1)
         self.state["sum"].index_copy_(0, rows, total)
-        self.weight.index_add_(0, rows, gradient / (total.sqrt() + 1e-8)[:, None], alpha=-self.spec.lr)
+        self._move(rows, gradient.div_((total.sqrt() + 1e-8)[:, None]), self.spec.lr)
 
     def _lazy_adam(self, rows: torch.Tensor, gradient: torch.Tensor, step: int) -> None:
         beta1, beta2, epsilon = 0.9, 0.999, 1e-8
@@ -119,7 +124,7 @@ class TableShard:
         self.state["mean"].index_copy_(0, rows, mean)
         self.state["variance"].index_copy_(0, rows, variance)
         rate = self.spec.lr * math.sqrt(1 - beta2**step) / (1 - beta1**step)
-        self.weight.index_add_(0, rows, mean.div_(variance.sqrt_().add_(epsilon)), alpha=-rate)
+        self._move(rows, mean.div_(variance.sqrt_().add_(epsilon)), rate)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Weight and optimizer state, by name, by slot."""

@@ -17,15 +17,10 @@ from fsbench.train.row_exchange import Asked, Route, ShardedTable
 
 @dataclass
 class Bits:
-    """One class of a batch's rows: `asked` bool[v] on the owner's side, `wanted` bool[u] on the asking side.
-
-    `largest_set`, `largest_clear`: the most rows of either class between any two ranks; the same on every rank.
-    """
+    """One class of a batch's rows: `asked` bool[v] on the owner's side, `wanted` bool[u] on the asking side."""
 
     asked: torch.Tensor
     wanted: torch.Tensor
-    largest_set: int = 0
-    largest_clear: int = 0
 
 
 @dataclass
@@ -65,35 +60,41 @@ class RowClasses:
         route = self._table.route(ids)
         asked = self._table.ask(route, lane)
         if previous is None:
-            shared = torch.ones(len(asked.slots), dtype=torch.bool)
             self.last_step[asked.slots] = step
-            everything = torch.ones(len(route.slots), dtype=torch.bool)
-            return Met(step, route, asked, Bits(shared, everything, asked.largest_split, 0))
+            shared, everything = (torch.ones(len(slots), dtype=torch.bool) for slots in (asked.slots, route.slots))
+            return Met(step, route, asked, Bits(shared, everything))
         shared = self.last_step[asked.slots] == previous.step
         self.last_step[asked.slots] = step
         needed = self.last_step[previous.asked.slots] == step
-        met = Met(step, route, asked, self._tell(shared, asked, route, lane))
-        previous.needed = self._tell(needed, previous.asked, previous.route, lane)
-        self._agree_on_largest(met.shared, asked, previous.needed, previous.asked, lane)
-        return met
+        told_shared, told_needed = self._tell(shared, needed, asked, previous.asked, route, previous.route, lane)
+        previous.needed = Bits(needed, told_needed)
+        return Met(step, route, asked, Bits(shared, told_shared))
 
-    def _tell(self, bits: torch.Tensor, asked: Asked, route: Route, lane: LaneSpec) -> Bits:
-        """Owners tell the ranks that asked."""
-        told = self._table.exchange(
-            lane, bits.to(torch.uint8), asked.splits, route.splits, asked.largest_split, "ids"
-        ).wait()
-        return Bits(bits, told.bool())
+    def _tell(
+        self,
+        shared: torch.Tensor,
+        needed: torch.Tensor,
+        asked: Asked,
+        asked_before: Asked,
+        route: Route,
+        route_before: Route,
+        lane: LaneSpec,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Owners tell the ranks that asked: to each in one message, of this batch first, then of the one before."""
+        is_shared, splits = alternate(asked.splits, asked_before.splits)
+        message = torch.empty(len(is_shared), dtype=torch.bool)
+        message[is_shared], message[~is_shared] = shared, needed
+        is_shared, told_splits = alternate(route.splits, route_before.splits)
+        largest = asked.largest_split + asked_before.largest_split
+        told = self._table.exchange(lane, message.to(torch.uint8), splits, told_splits, largest, "ids").wait().bool()
+        return told[is_shared], told[~is_shared]
 
-    def _agree_on_largest(self, shared: Bits, asked: Asked, needed: Bits, asked_before: Asked, lane: LaneSpec) -> None:
-        """Every owner sends its own four maxima to every rank, which takes the largest of each."""
-        own = []
-        for bits, splits in ((shared, asked.splits), (needed, asked_before.splits)):
-            own += [max(count_set(bits.asked, splits)), max(count_set(~bits.asked, splits))]
-        ranks = len(asked.splits)
-        ones = [1] * ranks
-        maxima = torch.tensor([own] * ranks, dtype=torch.int32)
-        largest = self._table.exchange(lane, maxima, ones, ones, 1, "ids").wait().amax(0).tolist()
-        shared.largest_set, shared.largest_clear, needed.largest_set, needed.largest_clear = largest
+
+def alternate(first: list[int], second: list[int]) -> tuple[torch.Tensor, list[int]]:
+    """Blocks of two kinds in turn, by their lengths: bool[sum], where those of the first kind lie; lengths of pairs."""
+    lengths = torch.tensor([first, second])
+    kinds = torch.tensor([True, False]).repeat(len(first))
+    return kinds.repeat_interleave(lengths.T.flatten()), lengths.sum(0).tolist()
 
 
 def count_set(bits: torch.Tensor, splits: list[int]) -> list[int]:

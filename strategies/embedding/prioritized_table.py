@@ -39,7 +39,7 @@ class PrioritizedTable(ShardedTable):
         return self._send_rows(CRITICAL, met, shared=True, kind="rows.collision")
 
     def _send_rows(self, lane: LaneSpec, met: Met, *, shared: bool, kind: str) -> torch.Tensor:
-        answers, wanted, largest = _of_class(met.shared, shared)
+        answers, wanted = _of_class(met.shared, shared)
         slots = met.asked.slots[answers]
         if self._checks:
             self._checks.read(met.step, slots)
@@ -48,7 +48,7 @@ class PrioritizedTable(ShardedTable):
             self.shard.read(slots.to(self.shard.weight.device)),
             count_set(answers, met.asked.splits),
             count_set(wanted, met.route.splits),
-            largest,
+            met.asked.largest_split,
             kind,
         ).wait()
 
@@ -61,8 +61,8 @@ class PrioritizedTable(ShardedTable):
         """On `exchange`: all other gradients, and their update. After the last batch that is all of them."""
         needed = met.needed
         if needed is None:
-            none = torch.zeros(len(met.asked.slots), dtype=torch.bool)
-            needed = Bits(none, torch.zeros(len(met.route.slots), dtype=torch.bool), 0, met.asked.largest_split)
+            none, nothing = (torch.zeros(len(of.slots), dtype=torch.bool) for of in (met.asked, met.route))
+            needed = Bits(none, nothing)
         self._update(EXCHANGE, met, needed, gradients, scale, needed=False, kind="gradients.exclusive")
 
     def _update(
@@ -76,13 +76,13 @@ class PrioritizedTable(ShardedTable):
         needed: bool,
         kind: str,
     ) -> None:
-        asked, wanted, largest = _of_class(bits, needed)
+        asked, wanted = _of_class(bits, needed)
         received = self.exchange(
             lane,
             gradients,
             count_set(wanted, met.route.splits),
             count_set(asked, met.asked.splits),
-            largest,
+            met.asked.largest_split,
             kind,
         ).wait()
         slots = met.asked.slots[asked]
@@ -96,8 +96,6 @@ class PrioritizedTable(ShardedTable):
         self._checks = ReadAfterWrite(len(self.shard.ids)) if self._check else None
 
 
-def _of_class(bits: Bits, chosen: bool) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """The rows of one class: mask on the owner's side, mask on the asking side, the most between two ranks."""
-    if chosen:
-        return bits.asked, bits.wanted, bits.largest_set
-    return ~bits.asked, ~bits.wanted, bits.largest_clear
+def _of_class(bits: Bits, chosen: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rows of one class: mask on the owner's side, mask on the asking side."""
+    return (bits.asked, bits.wanted) if chosen else (~bits.asked, ~bits.wanted)
