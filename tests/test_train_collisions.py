@@ -48,5 +48,5 @@ def rate_of_training(rank, ranks, workload, steps):
 
 
 def test_training_the_sparse_workload_has_the_rate_of_its_knob(ranks):
-    workload = "sparse:batch=8,collision=0.3,items=60000,max_len=40,dim=8,heads=2,layers=1,negatives=60"
+    workload = "sparse:batch=8,block=16,collision=0.3,items=60000,max_len=40,dim=8,heads=2,layers=1,negatives=60"
     assert ranks.run(rate_of_training, 2, workload, 12) == [pytest.approx(0.3, rel=0.1)] * 2

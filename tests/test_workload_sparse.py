@@ -17,7 +17,7 @@ from fsbench_workloads.sparse import Sparse
 
 torch = pytest.importorskip("torch")
 
-SMALL = {"negatives": 60, "max_len": 40, "items": 60_000}
+SMALL = {"batch": 8, "block": 16, "negatives": 60, "max_len": 40, "items": 60_000}
 
 
 def make(seed=0, **options) -> Sparse:
@@ -201,7 +201,7 @@ def test_a_stride_permutes_and_puts_neighbours_evenly_over_the_whole(size):
         ({"block": "0"}, "block is 0, expected at least 1"),
         (
             {"items": "100000"},
-            r"items is 100000, expected at least 729088: 32 blocks of 16 samples of up to 400 \+ 1024 rows",
+            r"items is 100000, expected at least 1458176: 32 blocks of 32 samples of up to 400 \+ 1024 rows",
         ),
         ({"batch": "0"}, "batch is 0, expected at least 1"),
     ],

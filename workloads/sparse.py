@@ -18,7 +18,7 @@ from fsbench_workloads.splits import sha256_of
 
 # Lengths of the shape of listening histories, short, and many negatives: on two CPU cores joined by 400 mbit/s the
 # rows of a step take about as long as its compute.
-LENGTH_SHAPE, LENGTH_SCALE = 0.78, 150.0
+LENGTH_SHAPE, LENGTH_SCALE = 0.78, 185.0
 SHORTEST = 2
 LINK_BYTES_PER_S = 400e6 / 8
 _HASHED_SAMPLES = 64
@@ -28,7 +28,7 @@ class Sparse(NextItem):
     """Synthetic histories over 2 M rows, of which consecutive batches share a chosen part (`collision`).
 
     The stream has no end: sample i depends on the seed and on i only. The knob speaks of blocks of samples: where a
-    global batch is a block (8 samples on each of 2 ranks) it is the collision rate, and larger batches collide less.
+    global batch is a block (16 samples on each of 2 ranks) it is the collision rate, and larger batches collide less.
     The measured rate is what counts. Items are dealt out, not liked (see `fsbench_workloads.deck`): no order is there
     to be learned, so quality is not measured.
     """
@@ -41,13 +41,14 @@ class Sparse(NextItem):
         """`items`: rows of the table. `collision`: share of a block's rows, negatives included, that the next block
         touches, 0 to 0.5. `returning`: share that comes back after two or five blocks. `block`: samples in a block."""
 
+        batch: int = 16
         negatives: int = 1024
         max_len: int = 400
         table_optimizer: Literal["sgd", "rowwise-adagrad", "lazy-adam"] = "rowwise-adagrad"
         items: int = 2_000_000
         collision: float = 0.1
         returning: float = 0.02
-        block: int = 16
+        block: int = 32
 
         def __post_init__(self) -> None:
             super().__post_init__()
