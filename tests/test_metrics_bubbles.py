@@ -155,7 +155,8 @@ def test_exposed_time_is_that_of_each_steps_slowest_rank():
         rank([("compute", 8)], [("compute", 5), ("exchange", 5)], begin=2),
         exchange=[[(0, 10), (10, 14)], [(0, 2), (10, 20)]],
     )
-    assert account(trace).exposed_ns_by_class()["embedding"] == (10 + 5) / 2
+    bubbles = account(trace)
+    assert bubbles.on_slowest_rank(bubbles.of("embedding_transfer")) == (10 + 5) / 2
 
 
 def test_blocked_share_is_dense_waits_over_windows_straggler_or_not():

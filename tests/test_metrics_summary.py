@@ -81,7 +81,7 @@ def test_the_metrics_of_a_known_run():
         "bubble_other": 0.0,
         "lost_us_per_sample": 800.0,
         "compute_us_per_sample": 1200.0,
-        "exposed_ms_by_class": {"shuffle": 0.0, "embedding": 2.0, "dense": 0.0, "control": 0.0},
+        "exposed_ms_by_class": {"ids": 1.0, "rows": 1.0, "between operations": 0.0},
         "exposed_embedding_ms": 2.0,
         "blocked_share": 0.0,
         "imbalance_predicted": 1.2,

@@ -96,13 +96,12 @@ class Bubbles:
         parts = {f"bubble_{name}": int(self.of(*of).sum()) / window for name, of in BUBBLE_PARTS.items()}
         return {"bubble": (window - int(self.compute.sum())) / window} | parts
 
-    def exposed_ns_by_class(self) -> dict[str, float]:
-        """Transfer part of each class of waits on a step's slowest rank, mean over steps; {} without any."""
+    def on_slowest_rank(self, ns: Int64) -> float | None:
+        """Of int64[ranks, steps] that of each step's slowest rank, mean over steps; None if nothing was measured."""
         ranks, steps, _ = self.ns.shape
         if not ranks or not steps:
-            return {}
-        slowest = self.windows.argmax(axis=0)
-        return {name: float(self.of(f"{name}_transfer")[slowest, np.arange(steps)].mean()) for name in WAIT_CLASSES}
+            return None
+        return float(ns[self.windows.argmax(axis=0), np.arange(steps)].mean())
 
     def blocked_share(self) -> float | None:
         """Waits of class dense over the windows; None if nothing was measured."""
@@ -129,21 +128,25 @@ def account(trace: RunTrace) -> Bubbles:
 
 
 def straggler_times(lane: LaneTrace, shared_clock: bool) -> list[Int64]:
-    """For each rank, when its operations on a lane waited for another rank: an interval set.
+    """For each rank, when its operations on a lane waited for another rank: an interval set."""
+    begins = transfer_begins(lane, shared_clock)
+    return [interval_set(ops.starts, until) for ops, until in zip(lane.ops, begins, strict=True)]
+
+
+def transfer_begins(lane: LaneTrace, shared_clock: bool) -> Int64:
+    """When each operation of a lane no longer waited for another rank: int64[ranks, operations].
 
     On a shared clock an operation waits from its own start until it has started everywhere. Without one: the
     rank that took the shortest waited for nobody, and what an operation took longer is its wait.
     """
     if not lane.ops:
-        return []
+        return np.zeros((0, 0), np.int64)
     starts = np.stack([ops.starts for ops in lane.ops])
     ends = np.stack([ops.ends for ops in lane.ops])
     if shared_clock:
         # One that needs nothing from the last rank (a broadcast's source) can be over before that one starts.
-        until = np.minimum(starts.max(axis=0), ends)
-    else:
-        until = ends - (ends - starts).min(axis=0)
-    return [interval_set(*row) for row in zip(starts, until, strict=True)]
+        return np.minimum(starts.max(axis=0), ends)
+    return ends - (ends - starts).min(axis=0)
 
 
 def _account_rank(rank: RankTrace, lanes: Sequence[LaneTrace], stragglers: Sequence[Int64]) -> Int64:

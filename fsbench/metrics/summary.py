@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fsbench.metrics.bubbles import BUBBLE_PARTS, Bubbles
+from fsbench.metrics.exposure import exposed_by_kind
 from fsbench.metrics.sheet import Sheet
 from fsbench.metrics.trace import RunTrace
 
@@ -45,7 +46,7 @@ def summarise(sheet: Sheet, trace: RunTrace, bubbles: Bubbles, trained: Trained)
             raise ValueError(f"{name} is about {values.shape} ranks and steps; expected {shape}")
     _step_times(sheet, bubbles)
     _throughput(sheet, elapsed_ns(trace), trained)
-    _bubble(sheet, bubbles, int(trained.samples.sum()))
+    _bubble(sheet, trace, bubbles, int(trained.samples.sum()))
     _balance(sheet, bubbles, trained)
     _traffic(sheet, trace, bubbles.ns.shape[1])
 
@@ -102,17 +103,23 @@ def _throughput(sheet: Sheet, elapsed: int, trained: Trained) -> None:
     sheet.enter_ratio("tflops", trained.flops.sum() / 1e3, elapsed, _NO_STEP)
 
 
-def _bubble(sheet: Sheet, bubbles: Bubbles, samples: int) -> None:
+def _bubble(sheet: Sheet, trace: RunTrace, bubbles: Bubbles, samples: int) -> None:
     shares = bubbles.shares()
     for name in ("bubble", *(f"bubble_{part}" for part in BUBBLE_PARTS)):
         sheet.enter(name, shares.get(name), _NO_STEP)
     lost = int(bubbles.windows.sum()) - int(bubbles.compute.sum())
     sheet.enter_ratio("lost_us_per_sample", lost / 1e3, samples, _NO_SAMPLE)
     sheet.enter_ratio("compute_us_per_sample", int(bubbles.compute.sum()) / 1e3, samples, _NO_SAMPLE)
-    exposed = {name: ns / 1e6 for name, ns in bubbles.exposed_ns_by_class().items()}
-    sheet.enter("exposed_ms_by_class", exposed, _NO_STEP)
-    sheet.enter("exposed_embedding_ms", exposed.get("embedding"), _NO_STEP)
+    _exposed(sheet, trace, bubbles)
     sheet.enter("blocked_share", bubbles.blocked_share(), _NO_STEP)
+
+
+def _exposed(sheet: Sheet, trace: RunTrace, bubbles: Bubbles) -> None:
+    by_kind = {kind: bubbles.on_slowest_rank(ns) for kind, ns in exposed_by_kind(trace).items()}
+    milliseconds = {kind: ns / 1e6 for kind, ns in by_kind.items() if ns is not None}
+    sheet.enter("exposed_ms_by_class", milliseconds or None, _NO_STEP)
+    embedding = bubbles.on_slowest_rank(bubbles.of("embedding_transfer"))
+    sheet.enter("exposed_embedding_ms", None if embedding is None else embedding / 1e6, _NO_STEP)
 
 
 def _balance(sheet: Sheet, bubbles: Bubbles, trained: Trained) -> None:

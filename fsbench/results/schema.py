@@ -71,7 +71,7 @@ METRICS: dict[str, Metric] = {
     "compute_us_per_sample": Metric("us", "compute time of all ranks over samples trained"),
     "compute_inflation": Metric("ratio", "compute a sample over that of the set's reference cell; `show` derives it"),
     "exposed_embedding_ms": Metric("ms", "embedding transfer that the step waits for, slowest rank"),
-    "exposed_ms_by_class": Metric("ms", "transfer that the step waits for, by class of operation"),
+    "exposed_ms_by_class": Metric("ms", "transfer that the step waits for, slowest rank, by class of bytes"),
     "blocked_share": Metric("share", "the main thread's waits for dense parameters"),
     "timeline_overhead": Metric("share", "part of the window spent on measuring it"),
     # Balance.
