@@ -72,19 +72,21 @@ def test_more_than_5_percent_and_512_bytes_an_operation_is_a_warning_with_both_f
     )
 
 
-def test_ranks_of_one_host_share_its_interface_and_are_not_checked():
+def test_ranks_of_one_host_share_its_interface_and_are_checked_together():
     shared = replace(LINK, ranks_a_host=2)
-    uses = [use(payload, link=shared) for payload in (1000, 1000, 500, 500)]
-    found = link_evidence(uses)
+    uses = [use(payload, link=shared) for payload in (200_000, 200_000, 204_000, 204_000)]
     assert bypass(uses) is None
-    assert (found["counted_bytes"], found["interface_bytes"], found["packets"]) == (400_000, 1500, 20)
-    assert found["ratio"] is None
-    assert found["unchecked"] == "2 ranks share a host: the recorder does not tell what they send to each other apart"
+    found = link_evidence(uses)
+    assert (found["counted_bytes"], found["interface_bytes"], found["packets"]) == (400_000, 404_000, 20)
+    assert (found["ratio"], found["warning"], found["unchecked"]) == (1.01, None, None)
+    assert bypass([*uses[:2], use(189_999, link=shared), use(189_999, link=shared)]) == (
+        "bytes bypassed the link: counted 200000, the interface carried 189999"
+    )
 
 
 def test_a_run_that_sends_nothing_has_no_ratio():
     found = link_evidence([use(0, counted=0, operations=0)])
-    assert (found["ratio"], found["unchecked"]) == (None, "nothing was sent")
+    assert (found["ratio"], found["unchecked"]) == (None, "nothing was sent to another host")
 
 
 def report_of_a_link_that_carried(rank: int, ranks: int, folder, share: float) -> dict | None:

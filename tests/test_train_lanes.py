@@ -119,6 +119,35 @@ def record_operations(rank, ranks):
     return ops, lane.log.operations(), gathered.tolist(), tensor.tolist()
 
 
+def crossing_bytes(rank: int, ranks: int) -> tuple[int, int]:
+    """Ranks 0 and 1 on one host, rank 2 on another."""
+    import torch
+    import torch.distributed as dist
+
+    from fsbench.axes import DENSE
+    from fsbench.train.trainer import close_trainer
+
+    trainer = support.open_cell(rank, ranks)
+    lane, collectives = trainer.context.lanes[DENSE.name], trainer.strategies.collectives
+    lane.log.clear()
+    lane.log.host = range(2) if rank < 2 else range(2, 3)
+    collectives.all_to_all(lane, torch.zeros(6), [1, 2, 3], [rank + 1] * ranks, largest_split=3, kind="rows").wait()
+    collectives.all_reduce(lane, torch.zeros(30), kind="dense").wait()
+    lane.submit(lambda: dist.broadcast(torch.zeros(5), src=0, group=lane.group), kind="dense").wait()
+    crossing = lane.log.crossing()
+    close_trainer(trainer)
+    return crossing
+
+
+def test_what_goes_to_a_rank_of_the_same_host_crosses_no_link(ranks):
+    ring, broadcast = 2 * 4 * 30 * 2 // 3, 4 * 5
+    assert ranks.run(crossing_bytes, 3) == [
+        (4 * 3 + ring + broadcast, 3),  # the ring leaves a host once, from any of its ranks
+        (4 * 3, 3),
+        (4 * (1 + 2) + ring, 3),
+    ]
+
+
 def test_the_recorder_counts_operations_bytes_and_times_of_every_rank(ranks):
     for rank, (ops, operations, gathered, reduced) in enumerate(ranks.run(record_operations, 3)):
         sent_to_others = 4 * (6 - [1, 2, 3][rank])

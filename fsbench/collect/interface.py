@@ -57,9 +57,9 @@ class Traffic:
 
 @dataclass(frozen=True)
 class LinkUse:
-    """One rank's share of a span. `traffic`: of its host's interface, which ranks of one host see alike.
+    """One rank's share of a span, or one host's. `traffic`: of the host's interface, which its ranks see alike.
 
-    `counted_bytes`, `operations`: what the recorder saw this rank send to others, and in how many operations.
+    `counted_bytes`, `operations`: what the recorder saw leave for other hosts, and in how many operations.
     """
 
     link: Link
@@ -82,6 +82,9 @@ class LinkMeter:
     def __init__(self, link: Link, logs: Iterable[OperationLog]) -> None:
         self._link = link
         self._logs = list(logs)
+        first = dist.get_rank() // link.ranks_a_host * link.ranks_a_host
+        for log in self._logs:
+            log.host = range(first, first + link.ranks_a_host)
         dist.barrier()
         self._counted, self._operations = self._count()
         self._traffic = Traffic.read(link.interface)
@@ -90,12 +93,23 @@ class LinkMeter:
         dist.barrier()
         traffic = Traffic.read(self._link.interface).since(self._traffic)
         counted, operations = self._count()
-        return LinkUse(self._link, traffic, counted - self._counted, operations - self._operations)
+        # One more: the barrier.
+        return LinkUse(self._link, traffic, counted - self._counted, operations - self._operations + 1)
 
     def _count(self) -> tuple[int, int]:
         """Bytes and operations of all logs so far."""
-        sent = [log.arrays(sorted(log.kinds())).bytes_sent for log in self._logs]
-        return sum(int(column.sum()) for column in sent), sum(map(len, sent))
+        totals = [log.crossing() for log in self._logs]
+        return sum(size for size, _ in totals), sum(operations for _, operations in totals)
+
+
+def by_host(uses: Sequence[LinkUse]) -> list[LinkUse]:
+    """What the hosts used, from what their ranks did; `uses`: by rank, those of a host in a row."""
+    size = uses[0].link.ranks_a_host
+    hosts = [uses[first : first + size] for first in range(0, len(uses), size)]
+    return [
+        LinkUse(ranks[0].link, ranks[0].traffic, sum(r.counted_bytes for r in ranks), sum(r.operations for r in ranks))
+        for ranks in hosts
+    ]
 
 
 def link_evidence(uses: Sequence[LinkUse]) -> dict[str, Any]:
@@ -104,38 +118,25 @@ def link_evidence(uses: Sequence[LinkUse]) -> dict[str, Any]:
     `rate` in bit/s. `interface_bytes` is payload, `packets` those it came in. `ratio`, interface to counted bytes, is
     None where the two do not compare; `unchecked` then says why.
     """
-    link = uses[0].link
-    by_host = uses[:: link.ranks_a_host]
-    counted = sum(use.counted_bytes for use in uses)
-    carried = sum(use.traffic.sent_payload for use in by_host)
-    unchecked = _unchecked(link, counted)
+    hosts = by_host(uses)
+    counted = sum(host.counted_bytes for host in hosts)
+    carried = sum(host.traffic.sent_payload for host in hosts)
     return {
-        "rate": link.bits_per_s,
+        "rate": uses[0].link.bits_per_s,
         "counted_bytes": counted,
         "interface_bytes": carried,
-        "packets": sum(use.traffic.sent_packets for use in by_host),
-        "ratio": None if unchecked else carried / counted,
-        "warning": None if unchecked else _warning(uses),
-        "unchecked": unchecked,
+        "packets": sum(host.traffic.sent_packets for host in hosts),
+        "ratio": carried / counted if counted else None,
+        "warning": _first_figures("more on the link than was counted", [host for host in hosts if host.excessive]),
+        "unchecked": None if counted else "nothing was sent to another host",
     }
 
 
 def bypass(uses: Sequence[LinkUse]) -> str | None:
     """Why the figures of the run are not those of its link, or None: the first host whose bytes went another way."""
-    if uses[0].link.ranks_a_host > 1:
-        return None
-    return next((f"bytes bypassed the link: {_figures(use)}" for use in uses if use.bypassed), None)
+    return _first_figures("bytes bypassed the link", [host for host in by_host(uses) if host.bypassed])
 
 
-def _unchecked(link: Link, counted: int) -> str | None:
-    if link.ranks_a_host > 1:
-        return f"{link.ranks_a_host} ranks share a host: the recorder does not tell what they send to each other apart"
-    return None if counted else "nothing was sent"
-
-
-def _warning(uses: Sequence[LinkUse]) -> str | None:
-    return next((f"more on the link than was counted: {_figures(use)}" for use in uses if use.excessive), None)
-
-
-def _figures(use: LinkUse) -> str:
-    return f"counted {use.counted_bytes}, the interface carried {use.traffic.sent_payload}"
+def _first_figures(what: str, hosts: Sequence[LinkUse]) -> str | None:
+    figures = (f"counted {host.counted_bytes}, the interface carried {host.traffic.sent_payload}" for host in hosts)
+    return next((f"{what}: {figure}" for figure in figures), None)

@@ -25,21 +25,27 @@ NCCL = "fsbench-nccl"
 
 
 class OperationLog:
-    """Operations of one lane on one rank, in issue order: the position is the sequence number."""
+    """Operations of one lane on one rank, in issue order: the position is the sequence number.
 
-    def __init__(self) -> None:
+    `host`: the ranks of this rank's host, itself included. What goes to them crosses no link between hosts.
+    """
+
+    def __init__(self, host: range) -> None:
+        self.host = host
         self.kind = "other"
         """What the bytes of the operations to come are; set by the lane."""
         self._starts: list[int] = []
         self._ends: list[int] = []
         self._bytes: list[int] = []
+        self._crossing: list[int] = []
         self._kinds: list[str] = []
         self._names: list[str] = []
 
-    def begin(self, name: str, bytes_sent: int) -> None:
+    def begin(self, name: str, bytes_sent: int, crossing: int) -> None:
         self._names.append(name)
         self._kinds.append(self.kind)
         self._bytes.append(bytes_sent)
+        self._crossing.append(crossing)
         self._starts.append(time.monotonic_ns())
         self._ends.append(self._starts[-1])
 
@@ -47,8 +53,12 @@ class OperationLog:
         self._ends[-1] = time.monotonic_ns()
 
     def clear(self) -> None:
-        for column in (self._starts, self._ends, self._bytes, self._kinds, self._names):
+        for column in (self._starts, self._ends, self._bytes, self._crossing, self._kinds, self._names):
             column.clear()
+
+    def crossing(self) -> tuple[int, int]:
+        """Bytes that left this rank for other hosts, and in how many operations it sent them."""
+        return sum(self._crossing), len(self._crossing)
 
     def operations(self) -> dict[str, int]:
         """How many operations of each name (`all_to_all rows`) were issued."""
@@ -83,34 +93,44 @@ class RecordedGroup(_c10d.ProcessGroup):
 
     def __init__(self, inner: Any, rank: int, size: int, *, blocking: bool) -> None:
         super().__init__(rank, size)
-        self.log = OperationLog()
+        self.log = OperationLog(range(rank, rank + 1))
         self._inner = inner
         self._blocking = blocking
 
     def getBackendName(self) -> str:
         return GLOO if self._blocking else NCCL
 
-    def _run(self, name: str, bytes_sent: int, issue: Any) -> Any:
-        self.log.begin(name, bytes_sent)
+    def _run(self, name: str, bytes_sent: int, crossing: int, issue: Any) -> Any:
+        self.log.begin(name, bytes_sent, crossing)
         work = issue()
         if self._blocking:
             work.wait()
             self.log.end()
         return work
 
+    def _ring(self, name: str, bytes_sent: int, issue: Any) -> Any:
+        sends_out = self._crosses and self.rank() == self.log.host.start
+        return self._run(name, bytes_sent, bytes_sent if sends_out else 0, issue)
+
+    @property
+    def _crosses(self) -> bool:
+        return len(self.log.host) < self.size()
+
     def alltoall_base(self, output: Any, operand: Any, output_splits: Any, input_splits: Any, opts: Any = None) -> Any:
-        own = input_splits[self.rank()] if input_splits else operand.shape[0] // self.size()
+        splits = input_splits or [operand.shape[0] // self.size()] * self.size()
         row_bytes = _bytes(operand) // max(1, operand.shape[0])
+        host = self.log.host
         opts = opts or _c10d.AllToAllOptions()
         return self._run(
             "all_to_all",
-            _bytes(operand) - own * row_bytes,
+            _bytes(operand) - splits[self.rank()] * row_bytes,
+            (sum(splits[: host.start]) + sum(splits[host.stop :])) * row_bytes,
             lambda: self._inner.alltoall_base(output, operand, output_splits, input_splits, opts),
         )
 
     def _allgather_base(self, output: Any, operand: Any, opts: Any = None) -> Any:
         opts = opts or _c10d.AllgatherOptions()
-        return self._run(
+        return self._ring(
             "all_gather",
             _bytes(operand) * (self.size() - 1),
             lambda: self._inner._allgather_base(output, operand, opts),
@@ -122,7 +142,7 @@ class RecordedGroup(_c10d.ProcessGroup):
 
     def allgather(self, outputs: Any, operands: Any, opts: Any = None) -> Any:
         opts = opts or _c10d.AllgatherOptions()
-        return self._run(
+        return self._ring(
             "all_gather",
             sum(map(_bytes, operands)) * (self.size() - 1),
             lambda: self._inner.allgather(outputs, operands, opts),
@@ -130,7 +150,7 @@ class RecordedGroup(_c10d.ProcessGroup):
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         opts = opts or _c10d.AllreduceOptions()
-        return self._run(
+        return self._ring(
             "all_reduce",
             2 * sum(map(_bytes, tensors)) * (self.size() - 1) // self.size(),
             lambda: self._inner.allreduce(tensors, opts),
@@ -138,23 +158,25 @@ class RecordedGroup(_c10d.ProcessGroup):
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
         opts = opts or _c10d.BroadcastOptions()
-        is_root = opts.rootRank == self.rank()
+        size = sum(map(_bytes, tensors)) if opts.rootRank == self.rank() else 0
         return self._run(
             "broadcast",
-            sum(map(_bytes, tensors)) * (self.size() - 1) if is_root else 0,
+            size * (self.size() - 1),
+            size if self._crosses else 0,
             lambda: self._inner.broadcast(tensors, opts),
         )
 
     def barrier(self, opts: Any = None) -> Any:
         opts = opts or _c10d.BarrierOptions()
-        return self._run("barrier", 0, lambda: self._inner.barrier(opts))
+        return self._run("barrier", 0, 0, lambda: self._inner.barrier(opts))
 
     def send(self, tensors: Any, destination: int, tag: int = 0) -> Any:
         issue = lambda: self._inner.send(tensors, destination, tag)  # noqa: E731
-        return self._run("send", sum(map(_bytes, tensors)), issue)
+        size = sum(map(_bytes, tensors))
+        return self._run("send", size, 0 if destination in self.log.host else size, issue)
 
     def recv(self, tensors: Any, source: int, tag: int = 0) -> Any:
-        return self._run("receive", 0, lambda: self._inner.recv(tensors, source, tag))
+        return self._run("receive", 0, 0, lambda: self._inner.recv(tensors, source, tag))
 
 
 def _bytes(tensor: Any) -> int:
