@@ -44,6 +44,10 @@ class Met:
         self.place = torch.where(wanted, wanted.cumsum(0) - 1, behind + (~wanted).cumsum(0))
         self.spread = self.place[self.route.spread]
 
+    def select(self, merged: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        """Of merged rows [u, dim] those of one class, bool[u], in the order in which they are sent."""
+        return merged.index_select(0, self.place[wanted].to(merged.device))
+
 
 class RowClasses:
     """The owner's memory of one table: the last batch that each of its rows was in, int64[size]."""

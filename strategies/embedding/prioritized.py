@@ -119,17 +119,17 @@ class Prioritized(EmbeddingExchange):
 
         Sent now, the rest would share the link with what this step still waits for: these, and the dense gradients.
         """
+        import torch
+
         from fsbench.train.row_exchange import gradient_of
 
         met, gradients = batch.met.wait(), gradient_of(batch.rows)
         if coming is None:
-            rest = gradients.index_select(0, met.place.to(gradients.device))
+            rest = met.select(gradients, torch.ones_like(met.shared.wanted))
         else:
             next_met = coming.met.wait()
             needed = met.needed.wanted
-            urgent, rest = (
-                gradients.index_select(0, met.place[chosen].to(gradients.device)) for chosen in (needed, ~needed)
-            )
+            urgent, rest = met.select(gradients, needed), met.select(gradients, ~needed)
 
             def update_and_read() -> torch.Tensor:
                 table.update_needed(met, urgent, scale)
