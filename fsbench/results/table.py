@@ -296,7 +296,7 @@ def _collision_lines(rows: Sequence[Row]) -> list[str]:
     """What a high rate means, where it is high."""
     return [
         f"collision rate: the next batch needs {_percent(rate)} % of a batch's rows: prioritising can hide at most "
-        f"{_percent(1 - rate)} % of the embedding exchange ({where})"
+        f"{_percent(1 - rate)} % of the embedding exchange behind compute ({where})"
         for where, rate in _by_machine(rows, "collision_rate").items()
         if rate > COLLISION_LIMIT
     ]
