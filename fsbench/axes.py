@@ -47,6 +47,7 @@ class LaneSpec:
 
 CONTROL = LaneSpec("control", "control", host=True)
 SHUFFLE = LaneSpec("shuffle", "shuffle", host=True)
+IDS = LaneSpec("ids", "embedding")
 EXCHANGE = LaneSpec("exchange", "embedding")
 CRITICAL = LaneSpec("critical", "embedding")
 DENSE = LaneSpec("dense", "dense")

@@ -49,6 +49,7 @@ def trained(**changes):
         longest=both * 40,
         flops=both * 1e9,
         costs=np.array([[1.0, 3.0], [3.0, 3.0]]),
+        sent={("embedding", "ids"): 100.0, ("embedding", "rows"): 250.0, ("shuffle", "rows"): 50.0},
     )
     return replace(usual, **changes)
 
@@ -58,7 +59,7 @@ def empty():
     rank = RankTrace(none, none, none, none, none.astype(np.int8), none, none.astype(np.int16))
     nothing = np.zeros((1, 0), np.int64)
     trace = RunTrace([rank], {}, (), shared_clock=True)
-    return trace, Trained(nothing, nothing, nothing, nothing.astype(float), nothing.astype(float))
+    return trace, Trained(nothing, nothing, nothing, nothing.astype(float), nothing.astype(float), {})
 
 
 def test_the_metrics_of_a_known_run():

@@ -58,8 +58,9 @@ def cli(ctx: click.Context) -> None:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the command line and exits. Only a bug shows a traceback."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        # Ended from outside, a run is cleaned up as after Ctrl-C.
-        signal.signal(number, signal.default_int_handler)
+        # Ended from outside, a run is cleaned up as after Ctrl-C. What is ignored stays so: `nohup` does that.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         sys.exit(_run(arguments))

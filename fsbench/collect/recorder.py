@@ -67,6 +67,13 @@ class OperationLog:
             counts[f"{name} {kind}"] = counts.get(f"{name} {kind}", 0) + 1
         return counts
 
+    def sent(self) -> dict[str, int]:
+        """Bytes by kind."""
+        totals: dict[str, int] = {}
+        for kind, size in zip(self._kinds, self._bytes, strict=True):
+            totals[kind] = totals.get(kind, 0) + size
+        return totals
+
     def arrays(self, kinds: Sequence[str]) -> LaneOps:
         """As arrays; `kinds` gives the code of each kind."""
         code = {kind: i for i, kind in enumerate(kinds)}

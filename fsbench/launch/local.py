@@ -17,6 +17,7 @@ from fsbench.options import BitRate, rate_text
 MOST_RANKS_A_CORE = 16
 """More processes than this would only push each other out of memory."""
 _SLOWEST_LINK = BitRate(10**6)
+_FASTEST_LINK = BitRate(10**12)
 
 
 class Local(Cluster):
@@ -53,6 +54,8 @@ class Local(Cluster):
             hosts = self.ranks if self.hosts is None else self.hosts
             if rate < _SLOWEST_LINK:
                 raise ValueError(f"link={rate_text(rate)}: at least {rate_text(_SLOWEST_LINK)}")
+            if rate > _FASTEST_LINK:
+                raise ValueError(f"link={rate_text(rate)}: at most {rate_text(_FASTEST_LINK)}")
             if not 2 <= hosts <= links.MOST_HOSTS:
                 raise ValueError(f"a link is between hosts: 2 to {links.MOST_HOSTS} of them, not {hosts}")
             if self.ranks % hosts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import shutil
 import signal
@@ -48,7 +49,8 @@ def execute(run: RunSpec, data_dir: Path | None, log_folder: Path, progress: Pro
     started = datetime.now(UTC).isoformat(timespec="seconds")
     if reason := cluster.requirements():
         return make_record(run, kind="cpu", status="unsupported", started=started, wall_s=0.0, reason=reason)
-    with tempfile.TemporaryDirectory(prefix="fsbench-") as name, cluster.open():
+    _remove_stale_folders()
+    with tempfile.TemporaryDirectory(prefix=f"fsbench-{os.getpid()}-") as name, cluster.open():
         folder = Path(name)
         command = cluster.command(_order(run, data_dir).write(folder))
         # torch's launcher leaves temporary folders behind; here they go with ours.
@@ -63,6 +65,14 @@ def execute(run: RunSpec, data_dir: Path | None, log_folder: Path, progress: Pro
             outcome = {"status": status, "reason": reason}
         timing: dict[str, Any] = {"started": started, "wall_s": round(ended.wall_s, 3)}
         return make_record(run, kind=read_kind(folder), **timing, **{"status": "ok", **outcome})
+
+
+def _remove_stale_folders() -> None:
+    """What a killed fsbench left: its folders carry its process number."""
+    for folder in Path(tempfile.gettempdir()).glob("fsbench-*-*"):
+        pid = folder.name.split("-")[1]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _order(run: RunSpec, data_dir: Path | None) -> Order:

@@ -5,6 +5,7 @@ A metric that cannot be formed is None with a reason: never 0, never NaN.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,9 @@ class Trained:
 
     `samples`, `tokens`: int64, real ones; `longest`: int64, tokens of the longest sample; `flops`: float64,
     the model's operations at real lengths; `costs`: float64, what the balancer believed, in any unit.
+
+    `sent`: bytes a step by (wait class of the lane, kind), all ranks, over all of training and what was pending at its
+    end: a strategy that sends ahead and behind would otherwise gain or lose at the edges of what is measured.
     """
 
     samples: Int64
@@ -32,6 +36,7 @@ class Trained:
     longest: Int64
     flops: Float64
     costs: Float64
+    sent: Mapping[tuple[str, str], float]
 
 
 def summarise(sheet: Sheet, trace: RunTrace, bubbles: Bubbles, trained: Trained) -> None:
@@ -42,13 +47,13 @@ def summarise(sheet: Sheet, trace: RunTrace, bubbles: Bubbles, trained: Trained)
     """
     shape = bubbles.windows.shape
     for name, values in vars(trained).items():
-        if values.shape != shape:
+        if name != "sent" and values.shape != shape:
             raise ValueError(f"{name} is about {values.shape} ranks and steps; expected {shape}")
     _step_times(sheet, bubbles)
     _throughput(sheet, elapsed_ns(trace), trained)
     _bubble(sheet, trace, bubbles, int(trained.samples.sum()))
     _balance(sheet, bubbles, trained)
-    _traffic(sheet, trace, bubbles.ns.shape[1])
+    _traffic(sheet, trained.sent)
 
 
 def elapsed_ns(trace: RunTrace) -> int:
@@ -62,23 +67,6 @@ def elapsed_ns(trace: RunTrace) -> int:
     if trace.shared_clock:
         return int(spans[:, 1].max() - spans[:, 0].min())
     return int((spans[:, 1] - spans[:, 0]).max())
-
-
-def bytes_sent(trace: RunTrace) -> dict[tuple[str, str], int]:
-    """Bytes by (wait class of the lane, kind) of the operations that started inside a rank's windows, all ranks.
-
-    Inside: between its first window's begin and its last one's end.
-    """
-    sent: dict[tuple[str, str], int] = {}
-    for lane in trace.lanes.values():
-        for rank, ops in zip(trace.ranks, lane.ops, strict=True):
-            if not len(rank.windows):
-                continue
-            inside = (ops.starts >= rank.step_begin[0]) & (ops.starts < rank.step_end[-1])
-            by_kind = np.bincount(ops.kinds[inside], ops.bytes_sent[inside], minlength=len(trace.kind_names))
-            for name, total in zip(trace.kind_names, by_kind.tolist(), strict=True):
-                sent[lane.waits_as, name] = sent.get((lane.waits_as, name), 0) + int(total)
-    return sent
 
 
 _TRAFFIC = ("embedding", "dense", "shuffle")
@@ -141,16 +129,11 @@ def traffic_of(kind: str, waits_as: str) -> str:
     return _TRAFFIC_OF_KIND.get(kind.partition(".")[0], waits_as)
 
 
-def _traffic(sheet: Sheet, trace: RunTrace, steps: int) -> None:
-    if not steps:
-        for name in ("bytes_by_class", *(f"{name}_bytes_per_step" for name in _TRAFFIC)):
-            sheet.enter(name, None, _NO_STEP)
-        return
-    sent = bytes_sent(trace)
-    kinds = dict.fromkeys(trace.kind_names, 0.0)
-    for (_, kind), total in sent.items():
-        kinds[kind] += total / steps
+def _traffic(sheet: Sheet, sent: Mapping[tuple[str, str], float]) -> None:
+    kinds: dict[str, float] = {}
+    for (_, kind), size in sorted(sent.items()):
+        kinds[kind] = kinds.get(kind, 0.0) + size
     sheet.enter("bytes_by_class", kinds, "no operation was recorded")
     for name in _TRAFFIC:
         total = sum(size for (waits_as, kind), size in sent.items() if traffic_of(kind, waits_as) == name)
-        sheet.enter(f"{name}_bytes_per_step", total / steps, _NO_STEP)
+        sheet.enter(f"{name}_bytes_per_step", float(total) if sent else None, "no operation was recorded")

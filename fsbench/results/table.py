@@ -268,7 +268,7 @@ _PARTS_COLUMNS = (
         _number(f"{part}\n%", f"bubble_{part}", _percent)
         for part in ("straggler", "embedding", "dense", "shuffle", "strategy", "input", "preempted", "other")
     ),
-    _number("straggler\nfloor %", "straggler_floor", lambda floor: _percent(floor) + " !" * (floor > FLOOR_LIMIT)),
+    _number("straggler\nfloor %", "straggler_floor", lambda floor: _percent(floor) + " !" * _above(floor)),
     _number("collision\nrate %", "collision_rate", _percent),
 )
 
@@ -287,16 +287,22 @@ def _floor_lines(rows: Sequence[Row]) -> list[str]:
     return [_floor_line(where, floor) for where, floor in _by_machine(rows, "straggler_floor").items()]
 
 
+def _above(floor: float) -> bool:
+    """As printed: a floor shown as 5.0 % is not above 5 %."""
+    return round(floor, 3) > FLOOR_LIMIT
+
+
 def _floor_line(where: str, floor: float) -> str:
     line = f"noise floor: every rank the same samples: {_percent(floor)} % straggler share ({where})"
-    return f"! {line}: above 5 %, the machine is too busy to compare stragglers" if floor > FLOOR_LIMIT else line
+    return f"! {line}: above 5 %, the machine is too busy to compare stragglers" if _above(floor) else line
 
 
 def _collision_lines(rows: Sequence[Row]) -> list[str]:
     """What a high rate means, where it is high."""
     return [
         f"collision rate: the next batch needs {_percent(rate)} % of a batch's rows: prioritising can hide at most "
-        f"{_percent(1 - rate)} % of the embedding exchange behind compute ({where})"
+        f"{_percent(1 - rate)} % of the embedding exchange behind compute, and part of the rest beside the dense "
+        f"gradients ({where})"
         for where, rate in _by_machine(rows, "collision_rate").items()
         if rate > COLLISION_LIMIT
     ]

@@ -62,7 +62,7 @@ class Driver:
         timeline.begin_step()
         sharded = self._pipeline.take()
         if embedding.lookahead > 1:
-            # Ahead of the refill: IDs of the next batch would otherwise queue behind the samples of the one after it.
+            # Ahead of the refill: IDs of the next batch are needed sooner than the samples of the one after it.
             with timeline.strategy:
                 self._announce(step, sharded)
         self._pipeline.refill()

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fsbench.axes import CONTROL, CRITICAL, DENSE, EXCHANGE, SHUFFLE, LaneSpec
+from fsbench.axes import CONTROL, CRITICAL, DENSE, EXCHANGE, IDS, SHUFFLE, LaneSpec
 from fsbench.collect import recorder
 from fsbench.collect.timeline import Timeline
 from fsbench.errors import FsbenchError
 
-_FIXED_ORDER = (CONTROL, SHUFFLE, EXCHANGE, CRITICAL, DENSE)
+_FIXED_ORDER = (CONTROL, SHUFFLE, IDS, EXCHANGE, CRITICAL, DENSE)
 
 
 @dataclass

@@ -43,6 +43,7 @@ class RankRecord:
     peak_rss_mib: float
     peak_gpu_mib: float | None
     lookahead_bytes: int
+    sent: dict[tuple[str, str], int]
     link_use: LinkUse | None
 
 
@@ -65,7 +66,7 @@ def build_report(trainer: Trainer, finished: Finished) -> dict[str, Any] | None:
     bubbles = account(trace)
     floor = account(_run_trace(trainer, records, kinds, finished.floor))
     sheet = Sheet()
-    summarise(sheet, trace, bubbles, _trained(trainer, finished))
+    summarise(sheet, trace, bubbles, _trained(trainer, finished, records))
     sheet.enter("straggler_floor", floor.shares().get("bubble_straggler"), "no step of the noise floor was run")
     enter_quality(sheet, finished)
     _enter_run(sheet, finished, records, bubbles)
@@ -99,6 +100,7 @@ def _record(trainer: Trainer, finished: Finished, kinds: list[str]) -> RankRecor
         peak_rss_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * rss_unit / 2**20,
         peak_gpu_mib=torch.cuda.max_memory_allocated() / 2**20 if on_gpu else None,
         lookahead_bytes=largest * trainer.strategies.lookahead,
+        sent=finished.sent,
         link_use=finished.link_use,
     )
 
@@ -112,15 +114,20 @@ def _run_trace(trainer: Trainer, records: list[RankRecord], kinds: list[str], st
     return RunTrace(ranks, lanes, trainer.context.timeline.lanes, shared_clock=True, kind_names=tuple(kinds))
 
 
-def _trained(trainer: Trainer, finished: Finished) -> Trained:
+def _trained(trainer: Trainer, finished: Finished, records: list[RankRecord]) -> Trained:
     stats: list[ShardStats] = finished.stats[finished.measured.start : finished.measured.stop]
 
     def stack(name: str) -> Any:
         rows = [getattr(step, name) for step in stats]
         return np.stack(rows, axis=1) if rows else np.zeros((trainer.context.ranks, 0))
 
+    steps = len(finished.losses)
+    keys = sorted({key for record in records for key in record.sent})
+    sent = {key: sum(record.sent.get(key, 0) for record in records) / steps for key in keys}
     # Predicted cost is the model's operations: `costs=flops` is the only cost model so far.
-    return Trained(stack("samples"), stack("tokens"), stack("longest"), flops=stack("cost"), costs=stack("cost"))
+    return Trained(
+        stack("samples"), stack("tokens"), stack("longest"), flops=stack("cost"), costs=stack("cost"), sent=sent
+    )
 
 
 def _enter_run(sheet: Sheet, finished: Finished, records: list[RankRecord], bubbles: Bubbles) -> None:

@@ -29,7 +29,8 @@ class Finished:
     `measured`, `floor`: ranges of windows in the timeline, warm-up left out. `losses`: mean loss a target of each
     step, over all ranks. `stats`: what the sharding did, of all steps. `collision_rate`: of the measured steps.
     `evaluated`: counts by replica name, the first is the headline; None where the workload measures no ranking.
-    `link_use`: what training sent over the cluster's link; None without one.
+    `sent`: bytes by (wait class of the lane, kind) that this rank sent for training. `link_use`: what training sent
+    over the cluster's link; None without one.
     """
 
     measured: range
@@ -39,6 +40,7 @@ class Finished:
     collision_rate: float | None
     ranking: Ranking | None
     evaluated: dict[str, RankCounts] | None
+    sent: dict[tuple[str, str], int]
     link_use: LinkUse | None
 
 
@@ -55,6 +57,7 @@ class TrainingRun:
         warmup = min(MAX_WARMUP, self._steps // 4)
         driver = Driver(self._trainer, 0, self._steps)
         link_use = self._train(driver)
+        sent = _sent(self._trainer)
         losses = global_losses(driver)
         collisions = collision_rate(list(driver.ids)[warmup - self._steps :])
         self._heartbeat.beat("evaluate")
@@ -69,6 +72,7 @@ class TrainingRun:
             collision_rate=collisions,
             ranking=ranking,
             evaluated=evaluated,
+            sent=sent,
             link_use=link_use,
         )
 
@@ -97,6 +101,14 @@ class TrainingRun:
         driver = Driver(self._trainer, self._steps, end, workload=same, sharding=Stay())
         driver.run(lambda step: self._heartbeat.beat("noise floor", step - self._steps, steps))
         return steps
+
+
+def _sent(trainer: Trainer) -> dict[tuple[str, str], int]:
+    totals: dict[tuple[str, str], int] = {}
+    for lane in trainer.context.lanes.values():
+        for kind, size in lane.log.sent().items():
+            totals[lane.spec.waits_as, kind] = totals.get((lane.spec.waits_as, kind), 0) + size
+    return totals
 
 
 def global_losses(driver: Driver) -> list[float]:

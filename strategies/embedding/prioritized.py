@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fsbench.axes import (
     CRITICAL,
     EXCHANGE,
-    SHUFFLE,
+    IDS,
     EmbeddingExchange,
     Handle,
     LaneSpec,
@@ -45,7 +45,7 @@ class Prioritized(EmbeddingExchange):
     In step t, three lanes run beside the main thread, each first in, first out:
 
     - `exchange`: the update with the rest of the gradients of t - 1, then rows of t + 1 that t does not have;
-    - `shuffle`: IDs of t + 1, and back from the owners which rows of t and t + 1 are in both;
+    - `ids`: IDs of t + 1, and back from the owners which rows of t and t + 1 are in both;
     - `critical`, after backward: gradients of t that t + 1 needs, their update, and those rows of t + 1.
 
     The main thread waits for the rows of t only, and mostly they are there. It equals `plain` bit for bit: a row read
@@ -55,7 +55,7 @@ class Prioritized(EmbeddingExchange):
     """
 
     uses = frozenset({"collectives"})
-    lanes = (SHUFFLE, EXCHANGE, CRITICAL)
+    lanes = (IDS, EXCHANGE, CRITICAL)
     lookahead = 2
 
     @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Prioritized(EmbeddingExchange):
         }
 
     def _meet(self, table: PrioritizedTable, step: int, ids: torch.Tensor, previous: _Batch | None) -> _Batch:
-        met = self._submit(SHUFFLE, lambda: table.meet(step, ids, previous.met.wait() if previous else None))
+        met = self._submit(IDS, lambda: table.meet(step, ids, previous.met.wait() if previous else None))
         batch = _Batch(met, early=self._submit(EXCHANGE, lambda: table.read_early(met.wait())))
         if previous is None:
             # Nothing is pending, and no urgent update will come whose rows these could follow.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from fsbench.axes import CRITICAL, EXCHANGE, SHUFFLE, LaneSpec, RankContext, TableSpec
+from fsbench.axes import CRITICAL, EXCHANGE, IDS, LaneSpec, RankContext, TableSpec
 from fsbench.train.row_exchange import ShardedTable
 from fsbench_strategies.embedding.checks import ReadAfterWrite
 from fsbench_strategies.embedding.classes import Bits, Met, RowClasses, count_set
@@ -24,8 +24,8 @@ class PrioritizedTable(ShardedTable):
         self.forget()
 
     def meet(self, step: int, ids: torch.Tensor, previous: Met | None) -> Met:
-        """On `shuffle`: the batch's IDs, and the class bits of it and of the batch before."""
-        met = self._classes.meet(step, ids, previous, SHUFFLE)
+        """On `ids`: the batch's IDs, and the class bits of it and of the batch before."""
+        met = self._classes.meet(step, ids, previous, IDS)
         if self._checks:
             self._checks.expect(step, met.asked.slots, None if previous is None else previous.asked.slots, met.shared)
         return met
