@@ -29,8 +29,8 @@ class Sparse(NextItem):
 
     The stream has no end: sample i depends on the seed and on i only. The knob speaks of blocks of samples: where a
     global batch is a block (16 samples on each of 2 ranks) it is the collision rate; smaller and larger batches collide
-    less, and the measured rate is what counts. Items are dealt out, not liked (see `fsbench_workloads.deck`): no order is
-    there to be learned, so quality is not measured.
+    less, and the measured rate is what counts. Items are dealt out, not liked (see `fsbench_workloads.deck`): there is
+    no order to be learned, so quality is not measured.
     """
 
     default_steps = 60
