@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 GPU_OUT ?= results/gpu-check
 
-.PHONY: install demo test lint bench gpu-check clean
+.PHONY: install demo demo-balance test lint bench gpu-check clean
 
 install: $(INSTALLED)
 
@@ -17,8 +17,13 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[cpu,dev]'
 	@touch $@
 
-# Two workloads, two ways to shard, two local ranks; about two and a half minutes.
+# The built-in matrix at equal steps: 16 cells on two local ranks, each in fresh processes; about four minutes.
 demo: $(INSTALLED)
+	$(BIN)/fsbench data fetch ml-100k
+	$(BIN)/fsbench run --matrix --steps 120
+
+# Stragglers: two workloads, two ways to shard; about two and a half minutes.
+demo-balance: $(INSTALLED)
 	$(BIN)/fsbench data fetch ml-100k
 	$(BIN)/fsbench run --workload ml-100k --workload long-cpu --sharding naive --sharding cost-aware
 

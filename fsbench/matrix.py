@@ -38,6 +38,15 @@ class Cell:
         return f"{self.workload} on {self.cluster}: {' + '.join(self.strategies.values())}"
 
 
+BUILT_IN: Mapping[str, Sequence[str]] = {
+    "workloads": ("ml-100k",),
+    "clusters": ("local:ranks=2",),
+    "sharding": ("naive", "cost-aware"),
+    "embedding": ("plain", "prioritized"),
+    "collectives": ("backend", "host-staged"),
+    "sync": ("allreduce", "shadow-ma"),
+}
+"""The matrix of `fsbench run --matrix` alone: 16 cells. `examples/matrix.toml` writes it out."""
 MOST = 10**9
 """More steps, repeats or seconds than this are a slip of the finger."""
 CELL_KEYS = tuple(field.name for field in dataclasses.fields(Cell))

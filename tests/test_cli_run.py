@@ -54,28 +54,34 @@ def statuses(folder: Path) -> list[tuple[str, str]]:
 
 
 def dry_cells(out: str) -> list[list[str]]:
-    return [line.split() for line in out.split("\n\n")[1].splitlines()[2:]]
+    return [line.split()[1:] for line in out.split("\n\n")[1].splitlines()[2:]]
 
 
 DRY_RUN = """\
 cells: 2, repeats: 3, runs: 6
 
-workload    cluster        sharding    embedding    collectives    sync
-----------  -------------  ----------  -----------  -------------  ---------
-ml-100k     local:ranks=2  naive       plain        backend        allreduce
-ml-100k     local:ranks=2  cost-aware  plain        backend        allreduce
+  cell  workload    cluster        sharding    embedding    collectives    sync
+------  ----------  -------------  ----------  -----------  -------------  ---------
+     1  ml-100k     local:ranks=2  naive       plain        backend        allreduce
+     2  ml-100k     local:ranks=2  cost-aware  plain        backend        allreduce
 
-axis         strategy    uses
------------  ----------  -----------
-sharding     naive       nothing
-sharding     cost-aware  nothing
-embedding    plain       collectives
-collectives  backend     nothing
-sync         allreduce   collectives
+cluster        what it is                          here
+-------------  ----------------------------------  ------
+local:ranks=2  2 local ranks, 1 torch thread each  runs
+
+axis         strategy    uses         lanes     lookahead    exact    here
+-----------  ----------  -----------  --------  -----------  -------  ------
+sharding     naive       nothing      none      1            yes      runs
+sharding     cost-aware  nothing      none      1            yes      runs
+embedding    plain       collectives  exchange  0            yes      runs
+collectives  backend     nothing      none      0            yes      runs
+sync         allreduce   collectives  dense     0            yes      runs
+
+Every strategy runs with every other, and no axis is ignored.
 """
 
 
-def test_a_dry_run_prints_the_cells_and_what_their_strategies_use(fsbench):
+def test_a_dry_run_prints_the_cells_and_what_their_strategies_state_of_themselves(fsbench):
     outcome = fsbench("run", "--sharding", "naive", "--sharding", "cost-aware", "--repeats", "3", "--dry-run")
     assert (outcome.exit_code, outcome.out, outcome.err) == (0, DRY_RUN, "")
 
@@ -106,14 +112,20 @@ def test_an_axis_that_no_strategy_of_the_cell_uses_is_shown_as_a_dash(fsbench):
         ("--workload ml-1m", "unknown workload 'ml-1m'; did you mean"),
         ("--on lokal", "unknown cluster 'lokal'; did you mean local?"),
         ("--on local:ranks=0", "cluster local: ranks=0: at least 1"),
-        ("--set repeets=3", "--set has no option 'repeets'; did you mean repeats"),
+        ("--set repeets=3", "--set: unknown key 'repeets'; did you mean repeats or steps? valid: "),
         ("--set repeats", "--set 'repeats' is not KEY=VALUE"),
         ("--set steps=few", "--set: option steps=few: expected a whole number"),
         ("--set seed=nan", "--set: option seed=nan: expected a whole number"),
-        ("--steps 0", "--set: steps=0: expected 1 or more"),
-        ("--repeats -2", "--set: repeats=-2: expected 1 or more"),
+        ("--steps 0", "--steps: steps=0: expected 1 or more"),
+        ("--repeats -2", "--repeats: repeats=-2: expected 1 or more"),
         ("--set time_limit_s=0", "--set: time_limit_s=0: expected 1 or more"),
         ("--steps 3 --set steps=4", "steps is given twice: 4 and 3"),
+        ("--sync shadow --set sync=allreduce", "sync is given twice: allreduce and shadow"),
+        ("--set sync=shadow:alfa=1", "--set: sync strategy shadow has no option 'alfa'; did you mean alpha?"),
+        ("--set sync=allreduce,shadow", "--set: 'allreduce,shadow' is not NAME or NAME:KEY=VALUE,..."),
+        ("--set sync=[allreduce]", '--set sync=[allreduce]: expected NAME or a TOML list: ["NAME", "NAME:KEY=VALUE"]'),
+        ("--set sync=[]", "--set: sync is an empty list; leave it out to take allreduce"),
+        ('--set sync=["shadow","shadow"]', "--set: sync has shadow twice"),
         ("--resume", "--resume continues the result set in --out DIR; name it"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import pytest
@@ -33,6 +34,19 @@ def test_the_product_names_first_what_was_named_first_and_varies_the_last_axis_f
         ("cost-aware", "allreduce"),
         ("cost-aware", "shadow-ma:alpha=0.5"),
     ]
+
+
+SPECS = st.lists(st.sampled_from(["a", "b", "b:k=1", "c.d"]), min_size=1, max_size=4)
+
+
+@given(lists=st.tuples(*[st.lists(st.sampled_from(["a", "b:k=1"]), min_size=1, max_size=2)] * 6))
+def test_any_lists_give_their_product_without_repeats_in_first_named_order(lists: tuple[list[str], ...]):
+    expected: list[Cell] = []
+    for choices in itertools.product(*lists):
+        if Cell(*choices) not in expected:
+            expected.append(Cell(*choices))
+    workloads, clusters, *axes = lists
+    assert list(product(workloads, clusters, dict(zip(STRATEGY_AXES, axes, strict=True)))) == expected
 
 
 def test_the_product_spans_workloads_and_clusters():
@@ -80,8 +94,21 @@ def test_the_order_differs_between_repeats_and_seeds_and_is_the_same_for_the_sam
     assert order(1, 1) != order(2, 1)
 
 
-def test_asking_for_more_repeats_leaves_the_earlier_ones_as_they_were():
-    assert interleave(CELLS, Settings(repeats=5))[:8] == interleave(CELLS, Settings(repeats=2))
+@given(
+    shardings=SPECS,
+    syncs=SPECS,
+    repeats=st.integers(1, 4),
+    more=st.integers(0, 3),
+    seed=st.integers(0, 2**63 - 1),
+)
+def test_each_repeat_is_a_shuffle_of_all_cells_whatever_the_number_of_repeats(
+    shardings: list[str], syncs: list[str], repeats: int, more: int, seed: int
+):
+    cells = product(["w"], ["c"], {**AXIS_VALUES, "sharding": shardings, "sync": syncs})
+    runs = interleave(cells, Settings(repeats=repeats, seed=seed))
+    assert interleave(cells, Settings(repeats=repeats + more, seed=seed))[: len(runs)] == runs
+    for start in range(0, len(runs), len(cells)):
+        assert sorted(run.cell for run in runs[start : start + len(cells)]) == sorted(cells)
 
 
 def test_runs_carry_the_settings():

@@ -5,6 +5,7 @@ Nothing has started when a `Plan` exists, and nothing that a user can mistype is
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,43 +13,72 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fsbench.axes import AXES, DEFAULTS
+from fsbench.axes import AXES
+from fsbench.cli.request import DEFAULT_CHOICES, SETTINGS, Asked, Request
 from fsbench.errors import UserError
-from fsbench.matrix import Cell, RunSpec, Settings, effective_cell, ignored_axes, interleave, product
+from fsbench.matrix import (
+    DRIVEN_AXES,
+    STRATEGY_AXES,
+    Cell,
+    RunSpec,
+    Settings,
+    effective_cell,
+    ignored_axes,
+    interleave,
+    product,
+)
 from fsbench.options import Spec, build_options
 from fsbench.plugins import KINDS, NOUNS, FoundPlugin, create, find_plugin, find_plugins
 
 ALL = "all"
-DEFAULT_CHOICES = {**DEFAULTS, "workloads": "ml-100k", "clusters": "local:ranks=2"}
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A plugin that the runs use. `named`: the user named it, rather than `all` or a default."""
+    """A plugin that the runs use. `named`: on the command line, rather than by `all`, a matrix or a default.
+    `unmet`: why it cannot be used on this machine by this version, or None."""
 
     spec: str
     plugin: FoundPlugin
     instance: Any
     named: bool
+    unmet: str | None
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why a cell cannot run here. `who`: what stands in its way. `named`: whether that was asked for by name."""
+
+    who: str
+    reason: str
+    named: bool
+
+    def __str__(self) -> str:
+        return f"{self.who}: {self.reason}"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The choices by kind, the cells they make, and the runs of them in order."""
+    """The choices by kind, the cells they make, and the runs of them in order. `matrix`: its name, if any."""
 
+    matrix: str | None
     settings: Settings
     choices: Mapping[str, Sequence[Choice]]
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
         """First-named first. Cells that differ on an ignored axis only are one, unless it was named."""
-        specs = {kind: [choice.spec for choice in choices] for kind, choices in self.choices.items()}
-        cells = product(specs["workloads"], specs["clusters"], specs)
-        return tuple(dict.fromkeys(cell if self._ignores(cell) else self._effective(cell) for cell in cells))
+        cells = product(self.specs["workloads"], self.specs["clusters"], self.specs)
+        return tuple(dict.fromkeys(cell if self._ignored(cell) else self._effective(cell) for cell in cells))
 
     @cached_property
     def runs(self) -> tuple[RunSpec, ...]:
         return interleave(self.cells, self.settings)
+
+    @cached_property
+    def specs(self) -> dict[str, list[str]]:
+        """The choices as texts, by kind."""
+        return {kind: [choice.spec for choice in choices] for kind, choices in self.choices.items()}
 
     def chosen(self, cell: Cell) -> dict[str, Choice]:
         """What a cell is made of, by kind."""
@@ -57,16 +87,24 @@ class Plan:
             kind: next(choice for choice in self.choices[kind] if choice.spec == spec) for kind, spec in specs.items()
         }
 
-    def unsupported(self, cell: Cell) -> tuple[str, bool] | None:
-        """Why a cell cannot run here, and whether what cannot was asked for by name; None if it can."""
-        if ignored := self._ignores(cell):
-            return f"no strategy of this cell uses {ignored}; it makes no difference here", True
-        for kind, choice in self.chosen(cell).items():
-            if kind != "workloads" and (reason := _unmet(kind, choice)):
-                return f"{NOUNS[kind]} {choice.spec}: {reason}", choice.named
+    def obstacle(self, cell: Cell) -> Obstacle | None:
+        """Why a cell cannot run here, or None if it can."""
+        if axis := self._ignored(cell):
+            idle = f"no strategy of this cell uses {axis}; it makes no difference here"
+            return Obstacle(self.indifferent(cell, axis), idle, named=True)
+        for kind, chosen in self.chosen(cell).items():
+            if chosen.unmet:
+                return Obstacle(f"{NOUNS[kind]} {chosen.spec}", chosen.unmet, chosen.named)
         return None
 
-    def _ignores(self, cell: Cell) -> str | None:
+    def indifferent(self, cell: Cell, axis: str) -> str:
+        """The strategies of a cell that leave `axis` without use, where others of this plan, in their place, use it."""
+        others = [other for other in STRATEGY_AXES if other != axis and other in cell.strategies]
+        able = [other for other in others if any(axis in choice.instance.uses for choice in self.choices[other])]
+        members = able or [other for other in others if other in DRIVEN_AXES]
+        return " + ".join(f"{other} {getattr(cell, other)}" for other in members)
+
+    def _ignored(self, cell: Cell) -> str | None:
         """The axis that was named for the cell although no strategy of the cell uses it."""
         chosen = self.chosen(cell)
         return next((axis for axis in ignored_axes(cell, _uses(chosen)) if chosen[axis].named), None)
@@ -75,34 +113,18 @@ class Plan:
         return effective_cell(cell, _uses(self.chosen(cell)))
 
 
-def make_plan(asked: Mapping[str, Sequence[str]], assignments: Sequence[str]) -> Plan:
+def make_plan(request: Request, matrix: str | None) -> Plan:
     """Resolves what was asked for.
 
     Args:
-        asked: by kind, the texts of its option; none means the default, `all` every installed plugin.
-        assignments: `KEY=VALUE` texts for `Settings`.
+        request: what is not in it takes its default; `all` stands for every installed plugin.
+        matrix: the name of the matrix in it, if any.
 
     Raises:
-        UserError: the first thing that is wrong, with what would be right.
+        UserError: the first thing that is wrong, where, and what would be right.
     """
-    return Plan(parse_settings(assignments), {kind: _choices(kind, asked.get(kind, ())) for kind in KINDS})
-
-
-def parse_settings(assignments: Sequence[str]) -> Settings:
-    """`Settings` out of `KEY=VALUE` texts.
-
-    Raises:
-        UserError: an unknown key, a key given twice, a value of the wrong type or range.
-    """
-    given: dict[str, str] = {}
-    for text in assignments:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise UserError(f"--set {text!r} is not KEY=VALUE")
-        if key in given:
-            raise UserError(f"{key} is given twice: {given[key]} and {value}")
-        given[key] = value
-    return build_options(Settings, given, owner="--set")
+    settings = _settings({key: request[key][0] for key in SETTINGS if key in request})
+    return Plan(matrix, settings, {kind: _choices(kind, request.get(kind, ())) for kind in KINDS})
 
 
 def prepare(plan: Plan, data_dir: Path | None) -> dict[str, Any]:
@@ -121,18 +143,53 @@ def prepare(plan: Plan, data_dir: Path | None) -> dict[str, Any]:
     return fingerprints
 
 
-def _choices(kind: str, texts: Sequence[str]) -> list[Choice]:
-    """Each plugin and options once, however they are spelled."""
+def _settings(request: Mapping[str, Asked]) -> Settings:
+    """Each is typed alone, so that what is wrong is told with its own place."""
+    values = {}
+    for key, asked in request.items():
+        typed = build_options(Settings, {key: asked.text}, owner=asked.where or key)
+        values[key] = getattr(typed, key)
+    return Settings(**values)
+
+
+def _choices(kind: str, asked: Sequence[Asked]) -> list[Choice]:
+    """Each plugin and options once, however they are spelled; a list that has them twice is refused."""
     choices: dict[tuple[str, str], Choice] = {}
-    for text in texts or (DEFAULT_CHOICES[kind],):
-        named = bool(texts) and text != ALL
-        for choice in _working(kind) if text == ALL else (_choice(kind, Spec.parse(text), named),):
-            choices.setdefault((choice.plugin.name, repr(choice.instance.options)), choice)
+    for one in asked or (Asked(DEFAULT_CHOICES[kind]),):
+        for choice in _working(kind) if one.text == ALL else (_choice(kind, one),):
+            key = (choice.plugin.name, repr(choice.instance.options))
+            known = choices.get(key)
+            if known and one.where and one.text != ALL:
+                raise one.fault(f"{kind} has {choice.spec} twice{_spelled(known, choice)}")
+            choices[key] = dataclasses.replace(known, named=known.named or choice.named) if known else choice
     return list(choices.values())
 
 
-def _choice(kind: str, spec: Spec, named: bool) -> Choice:
-    return Choice(str(spec), find_plugin(kind, spec.name), create(kind, spec), named)
+def _spelled(first: Choice, second: Choice) -> str:
+    return "" if first.spec == second.spec else f", first as {first.spec}"
+
+
+def _choice(kind: str, asked: Asked) -> Choice:
+    try:
+        spec = Spec.parse(asked.text)
+        plugin, instance = find_plugin(kind, spec.name), create(kind, spec)
+        return Choice(str(spec), plugin, instance, asked.named, _unmet(kind, plugin, instance))
+    except UserError as error:
+        raise asked.fault(error) from error
+
+
+def _unmet(kind: str, plugin: FoundPlugin, instance: Any) -> str | None:
+    if kind == "workloads":
+        return None
+    try:
+        reason = instance.requirements()
+        roles = instance.roles() if kind in AXES else {}
+    except Exception as error:
+        raise UserError(f"{plugin} cannot say what it requires: {type(error).__name__}: {error}") from error
+    if roles and not reason:
+        wanted = ", ".join(f"{count} {role}" for role, count in roles.items())
+        return f"needs server processes ({wanted}), which no cluster of this version starts"
+    return reason
 
 
 def _working(kind: str) -> list[Choice]:
@@ -140,23 +197,10 @@ def _working(kind: str) -> list[Choice]:
     choices = []
     for spec in _expand(kind):
         try:
-            choices.append(_choice(kind, spec, named=False))
+            choices.append(_choice(kind, Asked(str(spec))))
         except UserError as error:
             warnings.warn(f"left out: {error}", stacklevel=2)
     return choices
-
-
-def _unmet(kind: str, choice: Choice) -> str | None:
-    """Why a strategy or cluster cannot be used on this machine by this version, or None."""
-    try:
-        reason = choice.instance.requirements()
-        roles = choice.instance.roles() if kind in AXES else {}
-    except Exception as error:
-        raise UserError(f"{choice.plugin} cannot say what it requires: {type(error).__name__}: {error}") from error
-    if roles and not reason:
-        wanted = ", ".join(f"{count} {role}" for role, count in roles.items())
-        return f"needs server processes ({wanted}), which no cluster of this version starts"
-    return reason
 
 
 def _expand(kind: str) -> list[Spec]:

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from tabulate import tabulate
 
 from fsbench.cli.options import data_dir
 from fsbench.errors import UserError
-from fsbench.matrix import CELL_KEYS, RunSpec
+from fsbench.matrix import RunSpec
 from fsbench.results.manifest import make_manifest
 from fsbench.results.schema import make_record
 from fsbench.results.store import ResultSet, default_folder
@@ -22,6 +21,9 @@ from fsbench.results.table import render
 
 if TYPE_CHECKING:
     from fsbench.cli.plan import Plan
+
+BUILT_IN_NAME = "built-in"
+"""What `--matrix` without a file stands for; a file of this name is reached as `./built-in`."""
 
 
 def _choice(flag: str, kind: str, what: str) -> Any:
@@ -36,6 +38,13 @@ def _choice(flag: str, kind: str, what: str) -> Any:
 @_choice("--collectives", "collectives", "What moves the bytes.  [default: backend]")
 @_choice("--sync", "sync", "How dense parameters are kept together.  [default: allreduce]")
 @_choice("--on", "clusters", "Where the ranks live.  [default: local:ranks=2]")
+@click.option(
+    "--matrix",
+    is_flag=False,
+    flag_value=BUILT_IN_NAME,
+    metavar="[FILE]",
+    help="Take the axes from a TOML file, or the built-in 16 cells; other options then replace its values.",
+)
 @click.option("--steps", type=int, help="Steps of a run.  [default: the workload's own]")
 @click.option("--repeats", type=int, help="Runs of each cell, interleaved.  [default: 1]")
 @click.option(
@@ -43,7 +52,7 @@ def _choice(flag: str, kind: str, what: str) -> Any:
     "assignments",
     multiple=True,
     metavar="KEY=VALUE",
-    help="repeats, steps, seed or time_limit_s (of a run).",
+    help='Set repeats, steps, seed, time_limit_s (of a run), or names in TOML: sync=["NAME", "NAME"].',
 )
 @data_dir
 @click.option(
@@ -52,11 +61,12 @@ def _choice(flag: str, kind: str, what: str) -> Any:
     help="Folder of the result set.  [default: a new one in results/]",
 )
 @click.option("--resume", is_flag=True, help="Continue the result set in --out: run only what is not `ok` in it.")
-@click.option("--dry-run", is_flag=True, help="Print the cells and end.")
+@click.option("--dry-run", is_flag=True, help="Print the cells and what goes together, and end.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 @click.pass_context
 def run(
     ctx: click.Context,
+    matrix: str | None,
     steps: int | None,
     repeats: int | None,
     assignments: tuple[str, ...],
@@ -73,35 +83,30 @@ def run(
     means every installed one: see `fsbench list`.
     """
     # Here, because workloads need numpy, which `fsbench --help` can do without.
-    from fsbench.cli.plan import make_plan
+    from fsbench.cli.describe import describe
 
     if resume and out is None:
         raise UserError("--resume continues the result set in --out DIR; name it")
-    flags = {"steps": steps, "repeats": repeats}
-    given = [f"{key}={value}" for key, value in flags.items() if value is not None]
-    plan = make_plan(asked, [*assignments, *given])
+    settings = {"steps": steps, "repeats": repeats}
+    options = {**asked, **{key: [value] for key, value in settings.items() if value is not None}}
+    plan = _plan(matrix, options, assignments)
     if dry_run:
         click.echo(describe(plan))
         return
     ctx.exit(_execute(plan, data_dir, out or default_folder(), resume, quiet, ctx.obj or ()))
 
 
-def describe(plan: Plan) -> str:
-    """The cells of a plan, and which of its strategies call on which axes."""
-    cells = [[getattr(cell, key) for key in CELL_KEYS] for cell in plan.cells]
-    uses = {
-        (axis, choice.spec): ", ".join(sorted(choice.instance.uses)) or "nothing"
-        for axis, choices in plan.choices.items()
-        if axis in CELL_KEYS
-        for choice in choices
-    }
-    return "\n\n".join(
-        (
-            f"cells: {len(plan.cells)}, repeats: {plan.settings.repeats}, runs: {len(plan.runs)}",
-            tabulate(cells, CELL_KEYS, tablefmt="simple", disable_numparse=True),
-            tabulate([[*key, used] for key, used in uses.items()], ["axis", "strategy", "uses"], tablefmt="simple"),
-        )
-    )
+def _plan(matrix: str | None, options: Mapping[str, Sequence[object]], assignments: Sequence[str]) -> Plan:
+    """What the command line asks for, key by key, and the matrix for all else."""
+    from fsbench.cli.matrix_file import read_matrix
+    from fsbench.cli.plan import make_plan
+    from fsbench.cli.request import built_in, from_command_line
+
+    asked = from_command_line(options, assignments)
+    if matrix is None:
+        return make_plan(asked, None)
+    listed = built_in() if matrix == BUILT_IN_NAME else read_matrix(Path(matrix))
+    return make_plan({**listed, **asked}, Path(matrix).name)
 
 
 def _execute(plan: Plan, data_dir: Path | None, folder: Path, resume: bool, quiet: bool, command: Sequence[str]) -> int:
@@ -118,18 +123,17 @@ def _execute(plan: Plan, data_dir: Path | None, folder: Path, resume: bool, quie
         plugins=[choice.plugin for choices in plan.choices.values() for choice in choices],
         data=prepare(plan, data_dir),
     )
-    result_set = _open(folder, manifest, resume)
+    result_set = _open(folder, {**manifest, "matrix": {"name": plan.matrix, **plan.specs}}, resume)
     finished = result_set.finished()
-    runs = [run for run in plan.runs if run.run_id not in finished]
-    runs, exit_code = _set_unsupported_aside(plan, runs, result_set)
+    runs = _set_unsupported_aside(plan, [run for run in plan.runs if run.run_id not in finished], result_set)
     try:
-        exit_code = max(exit_code, run_session(runs, result_set, data_dir, quiet))
+        run_session(runs, result_set, data_dir, quiet)
     except KeyboardInterrupt:
         click.echo(f"continue with --resume --out {folder}", err=True)
         raise
     click.echo(render(result_set.records(), "table", result_set.manifest()))
     click.echo(f"\nresults: {folder}")
-    return exit_code
+    return _exit_code(plan, result_set)
 
 
 def _require_torch() -> None:
@@ -139,29 +143,50 @@ def _require_torch() -> None:
 
 
 def _open(folder: Path, manifest: Mapping[str, Any], resume: bool) -> ResultSet:
-    """A new result set, or the one to resume if it was made from the same steps and the same data."""
+    """A new result set, or the one to resume: cells may be added to it, but all its runs are of one kind."""
     if not resume:
         return ResultSet.create(folder, manifest)
-    before = ResultSet.open(folder).manifest()
+    first = ResultSet.open(folder).manifest()
     now = json.loads(json.dumps(manifest))
-    steps, steps_before = (entry.get("settings", {}).get("steps") for entry in (now, before))
-    if steps != steps_before:
-        before_text, now_text = (value or "the default" for value in (steps_before, steps))
-        raise UserError(f"{folder} was run with {before_text} steps, not {now_text}; its runs would not compare")
-    for workload, fingerprint in now["data"].items():
-        if before.get("data", {}).get(workload, fingerprint) != fingerprint:
-            raise UserError(f"{folder} was run on other data of {workload}; its runs would not compare")
+    for before in (first, *first.get("resumed", ())):
+        if fault := _difference(before, now):
+            raise UserError(f"{folder} was run {fault}; its runs would not compare")
     return ResultSet.resume(folder, manifest)
 
 
-def _set_unsupported_aside(plan: Plan, runs: Sequence[RunSpec], result_set: ResultSet) -> tuple[list[RunSpec], int]:
-    """Records the runs that cannot run here; returns the others, and 1 if something named was to blame."""
-    verdicts = {cell: plan.unsupported(cell) for cell in plan.cells}
+def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """In what earlier runs of a set differ from those to come although they must not, or None."""
+    for key, form in (("steps", "{} steps"), ("seed", "seed {}")):
+        settings = before.get("settings", now["settings"])
+        was, would_be = ("the default" if value is None else value for value in (settings[key], now["settings"][key]))
+        if was != would_be:
+            return f"with {form.format(was)}, not {would_be}"
+    for workload, fingerprint in now["data"].items():
+        if before.get("data", {}).get(workload, fingerprint) != fingerprint:
+            return f"on other data of {workload}"
+    return None
+
+
+def _set_unsupported_aside(plan: Plan, runs: Sequence[RunSpec], result_set: ResultSet) -> list[RunSpec]:
+    """Records the runs that cannot run here; returns the others."""
+    obstacles = {cell: plan.obstacle(cell) for cell in plan.cells}
     for run in runs:
-        if verdict := verdicts[run.cell]:
+        if obstacle := obstacles[run.cell]:
             started = datetime.now(UTC).isoformat(timespec="seconds")
             result_set.append(
-                make_record(run, kind="cpu", status="unsupported", reason=verdict[0], started=started, wall_s=0.0)
+                make_record(run, kind="cpu", status="unsupported", reason=str(obstacle), started=started, wall_s=0.0)
             )
-    supported = [run for run in runs if verdicts[run.cell] is None]
-    return supported, int(any(named for _, named in filter(None, verdicts.values())))
+    return [run for run in runs if obstacles[run.cell] is None]
+
+
+def _exit_code(plan: Plan, result_set: ResultSet) -> int:
+    """0 if every run is ok, or unsupported as no more than the product of a matrix; else 1."""
+    statuses = {record["run_id"]: record["status"] for record in result_set.records()}
+    ended = [(run, statuses.get(run.run_id)) for run in plan.runs]
+    return int(not all(status == "ok" or (status == "unsupported" and not _named(plan, run)) for run, status in ended))
+
+
+def _named(plan: Plan, run: RunSpec) -> bool:
+    """Whether what a run lacks here was asked for by name; the ranks do not tell which of its strategies lacked it."""
+    obstacle = plan.obstacle(run.cell)
+    return obstacle.named if obstacle else any(choice.named for choice in plan.chosen(run.cell).values())
