@@ -60,6 +60,16 @@ ml-100k     cost-aware  CPU         25.0         12.5          6.2      0.0     
 
 [1] the workload measures no ranking
 
+Contrasts, a strategy / the first-named of its axis: above 1, FASTER, the strategy trains more samples a second. Ratios are geometric means over the cells of the other axes; runs of one repeat are pairs:
+
+workload    cluster    kind    axis      contrast            samples/s ratio      verdict         runs      runs
+                                                             (95 % interval)                              needed
+----------  ---------  ------  --------  ------------------  -------------------  ------------  ------  --------
+ml-100k     local      CPU     sharding  cost-aware / naive  1.000 (no interval)  needs 6 runs       1         –
+
+a verdict takes 6 runs of each cell (--repeats 6)
+left out of cost-aware / naive (ml-100k on local:ranks=2, CPU): runs failed: 1; runs without a pair: 1
+
 cluster local: local:ranks=2
 noise floor: every rank the same samples: 1.3 % straggler share (ml-100k on local:ranks=2, CPU)
 evaluation: leave one out, full ranking (ml-100k)
@@ -196,3 +206,69 @@ def test_a_long_spec_is_shortened_where_its_name_says_enough_and_given_in_full_b
     both = render([record(run_spec(workload=f"long-cpu:dim={dim}")) for dim in (16, 32)])
     assert "workload long-cpu:" not in both
     assert both.count("long-cpu:dim=16") >= 2
+
+
+def six_runs(speed: dict[str, float], noise: float = 0.004, **changes) -> list[dict]:
+    """Runs of each sharding around its speed."""
+    return [
+        record(run_spec(k, sharding=name), samples_per_s=mean * (1 + noise * (k * (3 + place) % 7)), **changes)
+        for k in range(1, 7)
+        for place, (name, mean) in enumerate(speed.items())
+    ]
+
+
+def contrast_rows(text: str) -> list[list[str]]:
+    """The cells of the markdown table under the heading of the contrasts."""
+    below = text[text.index("Contrasts, ") :].split("\n\n")[1]
+    return [[part.strip() for part in line.strip("|").split("|")] for line in below.splitlines()[2:]]
+
+
+def test_contrasts_stand_under_the_tables_in_markdown_too_with_margin_and_method():
+    text = render(six_runs({"naive": 100.0, "cost-aware": 130.0}), "markdown", MANIFEST)
+    ((*label, ratio, verdict, runs, needed),) = contrast_rows(text)
+    assert label == ["ml-100k", "local", "CPU", "sharding", "cost-aware / naive"]
+    assert 1.29 < float(ratio.split()[0]) < 1.31
+    assert " to 1.3" in ratio
+    assert (verdict, runs) == ("FASTER", "6")
+    assert int(needed) >= 6
+    assert "FASTER, SLOWER: p < 0.05; SAME: the 90 % interval lies within ±2 % (1/1.02 to 1.02); else UNCLEAR" in text
+    assert "runs needed: to find a true difference of 2 %, the margin, in 80 % of cases" in text
+
+
+def test_a_slower_strategy_is_below_one_and_called_slower():
+    ((*_, ratio, verdict, _, _),) = contrast_rows(render(six_runs({"naive": 100.0, "b": 70.0}), "markdown"))
+    assert verdict == "SLOWER"
+    assert 0.69 < float(ratio.split()[0]) < 0.71
+
+
+def test_runs_that_agree_to_the_last_bit_get_no_verdict_and_a_line_on_why():
+    text = render(six_runs({"naive": 100.0, "b": 110.0}, noise=0, kind="sim"), "markdown")
+    assert contrast_rows(text)[0][2:] == ["SIM", "sharding", "b / naive", "1.100 (no spread)", "no spread", "6", "–"]  # noqa: RUF001
+    assert "no spread: the runs agree to the last bit" in text
+
+
+def test_a_ratio_that_depends_on_the_other_axes_says_so():
+    def opposite(k: int, sharding: str, sync: str) -> float:
+        return (1.2 if (sharding == "naive") == (sync == "allreduce") else 1.0) * (1 + 0.001 * (k * k % 5))
+
+    records = [
+        record(run_spec(k, sharding=sharding, sync=sync), samples_per_s=opposite(k, sharding, sync))
+        for k in range(1, 8)
+        for sharding in ("naive", "b")
+        for sync in ("allreduce", "shadow-ma")
+    ]
+    for number, run in enumerate(records):
+        run["run_id"] += str(number)
+        run["metrics"]["samples_per_s"] *= 1 + 0.0001 * (number * number % 13)
+    line = (
+        "! b / naive (ml-100k on local:ranks=2, CPU): of 2 pairs of cells 1 faster and 1 slower, each beyond its noise"
+    )
+    assert line in render(records)
+
+
+def test_a_set_that_was_resumed_on_another_machine_warns_of_pairs_across_machines():
+    here = {"cpu": {"model": "Abacus 9", "cores": 2, "memory_mib": 8000}}
+    there = {"cpu": {"model": "Abacus 10", "cores": 2, "memory_mib": 8000}}
+    line = "! resumed under other circumstances, so that runs may not compare: cpu model: Abacus 9 then Abacus 10"
+    assert line in render(MIXED, "table", {**here, "resumed": [there]})
+    assert "resumed" not in render(MIXED, "table", {**here, "resumed": [here]})

@@ -22,6 +22,7 @@ COMMANDS = {
     "run": "fsbench.cli.run:run",
     "list": "fsbench.cli.list_:list_plugins",
     "show": "fsbench.cli.show:show",
+    "compare": "fsbench.cli.compare:compare_sets",
     "data": "fsbench.cli.data:data",
 }
 

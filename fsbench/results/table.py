@@ -15,21 +15,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tabulate import tabulate
-
 from fsbench.axes import DEFAULTS
 from fsbench.matrix import CELL_KEYS, Cell
+from fsbench.results.cells import Record, ShortNames, cell_of, full_name_lines, listed, short_names
+from fsbench.results.comparability import changes, key_of
+from fsbench.results.contrast_table import contrast_blocks
+from fsbench.results.contrasts import contrasts
+from fsbench.results.grid import grid
+from fsbench.results.ratios import MISSING
 from fsbench.results.schema import METRICS, STATUSES
 
 FORMATS = ("table", "json", "csv", "markdown")
-MISSING = "\N{EN DASH}"
 FLOOR_LIMIT = 0.05
 """Straggler shares are void where the noise floor is above it."""
 COLLISION_LIMIT = 0.5
 """Above it little of an embedding exchange can be taken out of the step, whatever the strategy."""
-_TABULATE_FORMAT = {"table": "simple", "markdown": "github"}
 _KIND_WORDS = {"cpu": "measured on CPU", "gpu": "measured on GPU", "sim": "simulated (SIM)"}
-Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,8 @@ def aggregate(records: Sequence[Record], manifest: Mapping[str, Any] | None = No
     """One row for each cell and kind, in the order of the manifest's cells: first-named first."""
     groups: dict[tuple[Cell, str], list[Record]] = {}
     for record in records:
-        groups.setdefault((_cell(record["cell"]), record["kind"]), []).append(record)
-    places = {_cell(cell): place for place, cell in enumerate(_listed(manifest, "cells"))}
+        groups.setdefault((cell_of(record["cell"]), record["kind"]), []).append(record)
+    places = {cell_of(cell): place for place, cell in enumerate(listed(manifest, "cells"))}
     order = sorted(groups, key=lambda group: (places.get(group[0], len(places)), group))
     return _with_inflation([_row(cell, kind, groups[cell, kind]) for cell, kind in order])
 
@@ -107,18 +108,8 @@ def render(records: Sequence[Record], format: str = "table", manifest: Mapping[s
         return _csv(rows)
     if format == "json":
         return json.dumps([_json_row(row) for row in rows], allow_nan=False, ensure_ascii=False, indent=2)
-    planned = len({*_listed(manifest, "runs"), *(record["run_id"] for record in records)})
-    return _report(rows, records, _TABULATE_FORMAT[format], planned)
-
-
-def _cell(values: Mapping[str, str]) -> Cell:
-    return Cell(**{key: values[key] for key in CELL_KEYS})
-
-
-def _listed(manifest: Mapping[str, Any] | None, key: str) -> list[Any]:
-    """A list of the manifest, and of those that `--resume` added to it."""
-    manifests = [manifest, *manifest.get("resumed", [])] if manifest else []
-    return [item for entry in manifests for item in entry.get(key, [])]
+    planned = len({*listed(manifest, "runs"), *(record["run_id"] for record in records)})
+    return _report(rows, records, manifest, format, planned)
 
 
 def _row(cell: Cell, kind: str, records: Sequence[Record]) -> Row:
@@ -145,11 +136,14 @@ def _median(values: Iterable[Any]) -> Any:
     return statistics.median(present)
 
 
-def _report(rows: Sequence[Row], records: Sequence[Record], tablefmt: str, planned: int) -> str:
+def _report(
+    rows: Sequence[Row], records: Sequence[Record], manifest: Mapping[str, Any] | None, format: str, planned: int
+) -> str:
     notes: dict[str, int] = {}
-    labels = _label_columns(rows)
-    speed = _grid(rows, [*labels, *_SPEED_COLUMNS], tablefmt, notes)
-    parts = _grid(rows, [*labels, *_PARTS_COLUMNS], tablefmt, notes)
+    short = short_names(row.cell for row in rows)
+    labels = _label_columns(rows, short)
+    speed = _grid(rows, [*labels, *_SPEED_COLUMNS], format, notes)
+    parts = _grid(rows, [*labels, *_PARTS_COLUMNS], format, notes)
     footnotes = "\n".join(f"[{number}] {note}" for note, number in notes.items())
     blocks = [
         _heading(rows, records, planned),
@@ -157,7 +151,9 @@ def _report(rows: Sequence[Row], records: Sequence[Record], tablefmt: str, plann
         "Where the bubble went, % of all ranks' step windows; in each run the parts sum to the bubble:",
         parts,
         footnotes,
-        "\n".join((*_full_name_lines(rows), *_floor_lines(rows), *_collision_lines(rows), *_protocol_lines(records))),
+        *contrast_blocks(contrasts(records, manifest), short, format),
+        "\n".join(_change_lines(rows, manifest)),
+        "\n".join((*full_name_lines(short), *_floor_lines(rows), *_collision_lines(rows), *_protocol_lines(records))),
         "\n".join(_trouble_lines(records)),
     ]
     return "\n\n".join(block for block in blocks if block)
@@ -172,12 +168,11 @@ def _heading(rows: Sequence[Row], records: Sequence[Record], planned: int) -> st
     return f"{cells}, {runs}, {' and '.join(kinds)}; medians over the runs of a cell"
 
 
-def _grid(rows: Sequence[Row], columns: Sequence[Column], tablefmt: str, notes: dict[str, int]) -> str:
+def _grid(rows: Sequence[Row], columns: Sequence[Column], format: str, notes: dict[str, int]) -> str:
     """The rows as text. Adds to `notes`, by text, the number of each foot-note it needs."""
     body = [[_entry(row, column, notes) for column in columns] for row in rows]
-    align = ["right" if column.metric else "left" for column in columns]
-    headings = [column.heading.replace("\n", " ") if tablefmt == "github" else column.heading for column in columns]
-    return tabulate(body, headings, tablefmt=tablefmt, disable_numparse=True, colalign=align)
+    figures = [column.heading for column in columns if column.metric]
+    return grid(body, [column.heading for column in columns], format, figures)
 
 
 def _entry(row: Row, column: Column, notes: dict[str, int]) -> str:
@@ -188,34 +183,14 @@ def _entry(row: Row, column: Column, notes: dict[str, int]) -> str:
     return f"{MISSING} [{notes.setdefault(reason, len(notes) + 1)}]"
 
 
-def _label_columns(rows: Sequence[Row]) -> list[Column]:
+def _label_columns(rows: Sequence[Row], short: ShortNames) -> list[Column]:
     """What tells the rows apart: the workload, the sharding, and whatever else differs between them."""
-
-    def shown(key: str) -> bool:
-        return key in ("workload", "sharding") or len({getattr(row.cell, key) for row in rows}) > 1
-
-    labels = [_label(key, _short_names(rows, key)) for key in CELL_KEYS if shown(key)]
+    labels = [_label(key, names) for key, names in short.items() if key in ("workload", "sharding") or len(names) > 1]
     return [*labels, Column("kind", lambda row: row.kind.upper())]
 
 
-def _label(key: str, short: Mapping[str, str]) -> Column:
-    return Column(key, lambda row: short[getattr(row.cell, key)])
-
-
-def _short_names(rows: Sequence[Row], key: str) -> dict[str, str]:
-    """By spec, the name alone where no other spec in the table has it: long options would widen every line."""
-    specs = {getattr(row.cell, key) for row in rows}
-    names = Counter(spec.partition(":")[0] for spec in specs)
-    return {spec: spec.partition(":")[0] if names[spec.partition(":")[0]] == 1 else spec for spec in specs}
-
-
-def _full_name_lines(rows: Sequence[Row]) -> list[str]:
-    """The specs that the table shortens, and what all rows share."""
-    lines = []
-    for key in CELL_KEYS:
-        short = _short_names(rows, key)
-        lines += [f"{key} {name}: {spec}" for spec, name in sorted(short.items()) if spec != name]
-    return lines
+def _label(key: str, names: Mapping[str, str]) -> Column:
+    return Column(key, lambda row: names[getattr(row.cell, key)])
 
 
 def _number(heading: str, metric: str, form: Callable[[float], str]) -> Column:
@@ -317,10 +292,17 @@ def _protocol_lines(records: Sequence[Record]) -> list[str]:
     return sorted(lines)
 
 
+def _change_lines(rows: Sequence[Row], manifest: Mapping[str, Any] | None) -> list[str]:
+    """What was not the same for all runs of a resumed set, pairs included."""
+    keys = [key_of(manifest or {}, row.cell.workload, row.cell.cluster, row.kind) for row in rows]
+    changed = dict.fromkeys(change for key in keys for change in changes(key))
+    return [f"! resumed under other circumstances, so that runs may not compare: {change}" for change in changed]
+
+
 def _trouble_lines(records: Sequence[Record]) -> list[str]:
     """Each run that is not `ok`, and why."""
     return [
-        f"{record['status']}: {_cell(record['cell'])}, repeat {record['repeat']}: {record['reason']}"
+        f"{record['status']}: {cell_of(record['cell'])}, repeat {record['repeat']}: {record['reason']}"
         for record in records
         if record["status"] != "ok"
     ]
