@@ -67,7 +67,8 @@ class Handle(Protocol[T_co]):
 class TargetCounts:
     """How many label-carrying positions a step trains: what gradients are divided by.
 
-    `total` is over all ranks; it came with the batch's metadata. `local` is this rank's.
+    `total` is over all ranks; it came with the batch's metadata. `local` is this rank's. Where nothing in a cell needs
+    what other ranks train (see `DenseSync.needs_totals`), ranks do not tell each other, and `total` is `local` too.
     """
 
     total: int
@@ -235,6 +236,9 @@ class Collectives(Strategy):
     bytes by it. Results are tensors on the device of the operand.
     """
 
+    on_host: ClassVar[frozenset[WaitClass]] = frozenset()
+    """Classes of lanes that it carries through host memory: they are opened as if they had been declared `host`."""
+
     @abstractmethod
     def all_to_all(
         self,
@@ -261,12 +265,29 @@ class Collectives(Strategy):
         """Sums over ranks, in place."""
 
 
+@dataclass(frozen=True)
+class Sync:
+    """A replica has taken in what the others learned.
+
+    `step`: this rank's own steps before it. `at_ns`: monotonic clock. `spread`: how far this replica was from the mean
+    when it sent its parameters, over the norm of the mean; None where that was not measured.
+    """
+
+    step: int
+    at_ns: int
+    spread: float | None = None
+
+
 class DenseSync(Strategy):
     """How the dense parameters, replicated on every rank, are kept together."""
 
+    needs_totals: ClassVar[bool] = True
+    """Whether it reads `TargetCounts.total`. If it does not, no samples move and there is no table, then the ranks load
+    apart: none waits for another at the start of a step."""
+
     @abstractmethod
     def attach(self, module: torch.nn.Module) -> None:
-        """Called once, after `setup`, with equal parameters on every rank."""
+        """Called once, after `setup`, with equal parameters on every rank. Where they lie may change here only."""
 
     def on_gradient_ready(self, parameter: torch.nn.Parameter) -> None:
         """Called inside backward, once for each parameter, when its gradient is complete."""
@@ -279,6 +300,16 @@ class DenseSync(Strategy):
 
     def after_step(self) -> None:
         """The optimizer has stepped."""
+
+    def flush(self) -> None:
+        """Ends what runs in the background: the parameters stand still until the next step. Collective.
+
+        Called after the last step before an evaluation or a checkpoint. Raises what failed in the background.
+        """
+
+    def syncs(self) -> Sequence[Sync]:
+        """Every sync of this rank so far, in order; as many on every rank."""
+        return ()
 
     @abstractmethod
     def replicas(self) -> Mapping[str, Mapping[str, torch.Tensor]]:

@@ -17,7 +17,6 @@ import pytest
 from fsbench.cli.matrix_file import read_matrix
 from fsbench.launch import session as launch
 from fsbench.matrix import BUILT_IN, STRATEGY_AXES, Cell, product
-from fsbench.plugins import find_plugins
 from fsbench.results.store import ResultSet
 from tests.fakes import FakeSession, install, install_acme, record, run_command
 from tests.support import TINY_LONG
@@ -32,31 +31,12 @@ sharding = [
 sync = ["allreduce", "shadow"]
 repeats = 2
 """
-STAND_INS = """
-    from fsbench.axes import Collectives, DenseSync
-    from acme_plugins import keeping
-
-
-    class HostStaged(keeping(Collectives)):
-        pass
-
-
-    class ShadowMa(keeping(DenseSync)):
-        pass
-"""
 
 
 @pytest.fixture
 def fsbench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """The command, with the plugins of `install_acme` and what the built-in matrix names but is not installed."""
+    """The command, with the plugins of `install_acme`."""
     install_acme(tmp_path / "site")
-    wanted = {"collectives": {"host-staged": "stand_ins:HostStaged"}, "sync": {"shadow-ma": "stand_ins:ShadowMa"}}
-    found = {(kind, plugin.name) for kind in wanted for plugin in find_plugins(kind)}
-    absent = {
-        kind: {name: value for name, value in points.items() if (kind, name) not in found}
-        for kind, points in wanted.items()
-    }
-    install(tmp_path / "site", "stand-ins", absent, {"stand_ins.py": STAND_INS})
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     monkeypatch.chdir(tmp_path)
     return partial(run_command, capsys)
@@ -232,7 +212,7 @@ def test_a_dry_run_tells_what_does_not_go_together_and_what_happens_instead(fsbe
     assert rows(strategies)[:4] == [
         ["sharding", "naive", "nothing", "none", "1", "yes", "runs"],
         ["sharding", "quantum", "nothing", "none", "0", "yes", "unsupported: needs a quantum computer, found none"],
-        ["embedding", "prioritized", "collectives", "shuffle, exchange, critical", "2", "yes", "runs"],
+        ["embedding", "prioritized", "collectives", "ids, exchange, critical", "2", "yes", "runs"],
         ["embedding", "solo", "nothing", "none", "0", "yes", "runs"],
     ]
     once = "collectives is -: none of these uses it, so cells that differ only there run once"

@@ -88,7 +88,9 @@ METRICS: dict[str, Metric] = {
     # Background synchronisation.
     "sync_gap_p50": Metric("steps", "median of a trainer's own steps between two syncs"),
     "syncs_per_min": Metric("1/min", "syncs of the dense parameters"),
-    "replica_spread": Metric("ratio", "distance of the replicas from their mean, over the mean's norm"),
+    "replica_spread": Metric(
+        "ratio", "largest distance of a replica from the mean, over the mean's norm, after training"
+    ),
     # Quality.
     "ndcg_at_10": Metric("1", "NDCG@10 over every user once, seen items removed"),
     "ndcg_at_10_se": Metric("1", "its standard error over users"),
@@ -111,8 +113,7 @@ METRICS: dict[str, Metric] = {
 NO_COLLECTOR = "no collector for it in this version"
 OF_THE_SET = "relates runs of a set: `fsbench show` derives it"
 NOT_COLLECTED = frozenset({
-    "ne", "owner_imbalance", "power_w_mean", "replica_spread", "seconds_to_target", "sm_util_mean", "sync_gap_p50",
-    "syncs_per_min",
+    "ne", "owner_imbalance", "power_w_mean", "seconds_to_target", "sm_util_mean",
 })  # fmt: skip
 """Metrics that nothing measures yet. They need no reason from the caller."""
 

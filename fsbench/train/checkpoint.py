@@ -21,6 +21,7 @@ FORMAT = 1
 def save(trainer: Trainer, path: Path, step: int) -> None:
     """Writes atomically on rank 0. Collective. `step`: the next step to train, not one looked ahead to."""
     trainer.strategies.embedding.flush()
+    trainer.strategies.sync.flush()
     state = {
         "format": FORMAT,
         "step": step,

@@ -18,8 +18,9 @@ class Driver:
     """Trains steps [first, end) of a trainer.
 
     `losses`: this rank's loss sum of each step, a scalar tensor on the device; `targets`: the global target count of
-    each step; `stats`: what the sharding did to each global batch; `ids`: this rank's by table, of the last steps.
-    `workload` and `sharding` stand in for the trainer's own (the noise floor does that).
+    each step; `stats`: what the sharding did to each global batch (both this rank's where ranks load apart); `ids`:
+    this rank's by table, of the last steps. `workload` and `sharding` stand in for the trainer's own (the noise floor
+    does that).
     """
 
     def __init__(
@@ -46,14 +47,16 @@ class Driver:
             trainer.strategies.lookahead,
             first,
             end,
+            apart=trainer.apart,
         )
 
     def run(self, before_step: Callable[[int], None] = lambda step: None) -> None:
-        """Trains all steps, then finishes pending updates. `before_step` is called outside the windows."""
+        """Trains all steps, then ends what is pending or runs in the background. `before_step`: outside the windows."""
         while self.step < self.end:
             before_step(self.step)
             self.train_step()
         self.trainer.strategies.embedding.flush()
+        self.trainer.strategies.sync.flush()
 
     def train_step(self) -> None:
         """One window. Whatever a strategy does in its own methods is labelled `strategy`, but for its waits."""

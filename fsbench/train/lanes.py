@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -16,8 +16,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fsbench.axes import CONTROL, CRITICAL, DENSE, EXCHANGE, IDS, SHUFFLE, LaneSpec
+from fsbench.axes import CONTROL, CRITICAL, DENSE, EXCHANGE, IDS, SHUFFLE, LaneSpec, WaitClass
 from fsbench.collect import recorder
+from fsbench.collect.cpu import cpu_ns, native_threads
 from fsbench.collect.timeline import Timeline
 from fsbench.errors import FsbenchError
 
@@ -81,12 +82,18 @@ class Lane:
         self.group = group
         self.timeline = timeline
         self.log: recorder.OperationLog = group.log
+        self.threads: frozenset[int] = frozenset()
+        """Native IDs of the threads that work for this lane alone: its own, and its process group's."""
 
     def submit(self, job: Callable[[], Any], *, kind: str) -> LaneHandle:
         """Queues `job`. `kind` names what its bytes are; jobs submitted inside a job run at once, in its place."""
         handle = LaneHandle(self)
         handle._run(job, kind, finish=False)
         return handle
+
+    def cpu_ns(self) -> int | None:
+        """CPU time so far of the threads that work for this lane; None where the system does not tell."""
+        return cpu_ns(self.threads)
 
     def close(self) -> None:
         """Ends the lane's thread after the jobs that are queued."""
@@ -122,15 +129,25 @@ class ThreadedLane(Lane):
 
 
 def open_lanes(
-    wanted: Iterable[LaneSpec], timeline: Timeline, device: torch.device, timeout: timedelta
+    wanted: Iterable[LaneSpec],
+    timeline: Timeline,
+    device: torch.device,
+    timeout: timedelta,
+    host_classes: Collection[WaitClass] = (),
 ) -> dict[str, Lane]:
-    """Creates the groups of all lanes, in the same order on every rank: fixed ones first, then by name."""
+    """Creates the groups of all lanes, in the same order on every rank: fixed ones first, then by name.
+
+    `host_classes`: lanes of these classes run on gloo whatever the device, as those declared `host` do.
+    """
     lanes: dict[str, Lane] = {}
     for spec in ordered(wanted):
-        on_host = spec.host or device.type == "cpu"
+        on_host = spec.host or device.type == "cpu" or spec.waits_as in host_classes
         backend = recorder.GLOO if on_host else recorder.NCCL
+        before = native_threads()
         group = dist.new_group(backend=backend, timeout=timeout)
-        lanes[spec.name] = (ThreadedLane if on_host else Lane)(spec, group, timeline)
+        lane = (ThreadedLane if on_host else Lane)(spec, group, timeline)
+        lane.threads = native_threads() - before
+        lanes[spec.name] = lane
     return lanes
 
 

@@ -26,7 +26,8 @@ from fsbench.workload import Batch, Loader
 @dataclass(frozen=True)
 class ShardStats:
     """What the assignment of one global batch means for each rank: predicted cost f64[ranks], samples, tokens and
-    longest history i64[ranks]; `moved`: samples that changed rank; `own_bytes`: of this rank's samples."""
+    longest history i64[ranks]; `moved`: samples that changed rank; `own_bytes`: of this rank's samples. Where ranks
+    load apart, of this rank alone: [1]."""
 
     cost: NDArray[np.float64]
     samples: NDArray[np.int64]
@@ -64,11 +65,21 @@ class BatchPipeline:
 
     Args:
         first, end: steps [first, end) are loaded; nothing beyond `end`.
+        apart: ranks do not tell each other what they load; `ShardStats` and `TargetCounts` are this rank's.
     """
 
     def __init__(
-        self, workload: Loader, sharding: Sharding, context: RankContext, lookahead: int, first: int, end: int
+        self,
+        workload: Loader,
+        sharding: Sharding,
+        context: RankContext,
+        lookahead: int,
+        first: int,
+        end: int,
+        *,
+        apart: bool = False,
     ) -> None:
+        self._apart = apart
         self._workload = workload
         self._sharding = sharding
         self._context = context
@@ -105,6 +116,8 @@ class BatchPipeline:
 
     def _shard(self, step: int, local: Samples, seconds: float) -> ShardedBatch:
         """Runs on the lane's thread."""
+        if self._apart:
+            return self._own(local)
         everything = self._gather_metadata(step, local, seconds)
         self._sharding.observe(everything.seconds)
         assignment = self._assign(everything.meta)
@@ -116,6 +129,11 @@ class BatchPipeline:
         counts = TargetCounts(int(everything.targets.sum()), int(everything.targets[mine].sum()))
         batch = self._workload.build_batch(samples, self._context.dtype)
         return ShardedBatch(batch, counts, _stats(everything.meta, assignment, rank))
+
+    def _own(self, local: Samples) -> ShardedBatch:
+        targets = int(local.targets.sum())
+        batch = self._workload.build_batch(local, self._context.dtype)
+        return ShardedBatch(batch, TargetCounts(targets, targets), _own_stats(local, self._workload.costs(local)))
 
     def _gather_metadata(self, step: int, local: Samples, seconds: float) -> GlobalBatch:
         """One all-gather of int64[capacity + 1, 3 + columns]: a header row, then a row a sample, then zeros."""
@@ -220,4 +238,16 @@ def _stats(meta: BatchMeta, assignment: NDArray[np.int64], rank: int) -> ShardSt
         longest=longest,
         moved=int((assignment != meta.source).sum()),
         own_bytes=int(meta.bytes[assignment == rank].sum()),
+    )
+
+
+def _own_stats(samples: Samples, costs: NDArray[np.float64]) -> ShardStats:
+    tokens = samples.tokens
+    return ShardStats(
+        cost=costs.sum(keepdims=True),
+        samples=np.array([len(samples)]),
+        tokens=tokens.sum(keepdims=True),
+        longest=np.array([tokens.max(initial=0)]),
+        moved=0,
+        own_bytes=int(samples.bytes.sum()),
     )

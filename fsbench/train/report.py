@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +12,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from fsbench.axes import Sync
 from fsbench.collect.interface import LinkUse, bypass, link_evidence
 from fsbench.collect.timeline import marker_cost_ns
 from fsbench.metrics.bubbles import BUBBLE_PARTS, Bubbles, account
 from fsbench.metrics.sheet import Sheet
 from fsbench.metrics.summary import Trained, summarise
+from fsbench.metrics.syncs import enter_syncs
 from fsbench.metrics.trace import LaneOps, LaneTrace, RankTrace, RunTrace
 from fsbench.train.observed import observed
 from fsbench.train.pipeline import ShardStats
@@ -45,6 +48,7 @@ class RankRecord:
     lookahead_bytes: int
     sent: dict[tuple[str, str], int]
     link_use: LinkUse | None
+    syncs: Sequence[Sync]
 
 
 def build_report(trainer: Trainer, finished: Finished) -> dict[str, Any] | None:
@@ -102,6 +106,7 @@ def _record(trainer: Trainer, finished: Finished, kinds: list[str]) -> RankRecor
         lookahead_bytes=largest * trainer.strategies.lookahead,
         sent=finished.sent,
         link_use=finished.link_use,
+        syncs=trainer.strategies.sync.syncs(),
     )
 
 
@@ -138,10 +143,23 @@ def _enter_run(sheet: Sheet, finished: Finished, records: list[RankRecord], bubb
     sheet.enter("train_s", int(bubbles.step_ns.sum()) * 1e-9, _NO_STEP)
     sheet.enter_ratio("timeline_overhead", sum(marks), int(bubbles.windows.sum()), _NO_STEP)
     sheet.enter("collision_rate", finished.collision_rate, "no row was looked up in a measured step before the last")
+    _enter_syncs(sheet, finished, records)
     sheet.enter("loss", float(np.mean(last)) if last else None, _NO_STEP)
     sheet.enter("peak_rss_mib", max(record.peak_rss_mib for record in records), _NO_STEP)
     sheet.enter("peak_gpu_mib", max(on_gpus) if on_gpus else None, "trained on CPU")
     sheet.enter("lookahead_mib", max(record.lookahead_bytes for record in records) / 2**20, _NO_STEP)
+
+
+def _enter_syncs(sheet: Sheet, finished: Finished, records: list[RankRecord]) -> None:
+    """Of the syncs between the first measured window's begin and the last one's end, on each rank's own clock."""
+    steps, seconds = [], 0.0
+    for record in records:
+        windows = record.trace.steps(finished.measured)
+        begin, end = (int(windows.step_begin[0]), int(windows.step_end[-1])) if len(windows.windows) else (0, 0)
+        seconds = max(seconds, (end - begin) * 1e-9)
+        steps.append(np.array([sync.step for sync in record.syncs if begin <= sync.at_ns < end], np.int64))
+    enter_syncs(sheet, steps, seconds)
+    sheet.enter("replica_spread", finished.replica_spread, "the replicas' mean is 0")
 
 
 def _rank_row(record: RankRecord, parts: dict[str, int], on_gpu: bool) -> dict[str, Any]:

@@ -10,11 +10,13 @@ import torch.distributed as dist
 from fsbench.collect.interface import LinkMeter, LinkUse
 from fsbench.launch.cluster import Link
 from fsbench.launch.heartbeat import Heartbeat
+from fsbench.train.apart import all_stats, total_targets
 from fsbench.train.collisions import collision_rate
 from fsbench.train.driver import Driver
 from fsbench.train.evaluation import RankCounts, rank_users
 from fsbench.train.floor import SameForAll, Stay
 from fsbench.train.pipeline import ShardStats
+from fsbench.train.spread import replica_spread
 from fsbench.train.trainer import Trainer
 from fsbench.workload import Ranking
 
@@ -28,6 +30,7 @@ class Finished:
 
     `measured`, `floor`: ranges of windows in the timeline, warm-up left out. `losses`: mean loss a target of each
     step, over all ranks. `stats`: what the sharding did, of all steps. `collision_rate`: of the measured steps.
+    `replica_spread`: how far dense replicas were apart when training ended.
     `evaluated`: counts by replica name, the first is the headline; None where the workload measures no ranking.
     `sent`: bytes by (wait class of the lane, kind) that this rank sent for training. `link_use`: what training sent
     over the cluster's link; None without one.
@@ -38,6 +41,7 @@ class Finished:
     losses: list[float]
     stats: list[ShardStats]
     collision_rate: float | None
+    replica_spread: float | None
     ranking: Ranking | None
     evaluated: dict[str, RankCounts] | None
     sent: dict[tuple[str, str], int]
@@ -58,8 +62,12 @@ class TrainingRun:
         driver = Driver(self._trainer, 0, self._steps)
         link_use = self._train(driver)
         sent = _sent(self._trainer)
+        stats = driver.stats
+        if self._trainer.apart:
+            driver.targets, stats = total_targets(driver.targets), all_stats(stats)
         losses = global_losses(driver)
         collisions = collision_rate(list(driver.ids)[warmup - self._steps :])
+        spread = replica_spread(self._trainer)
         self._heartbeat.beat("evaluate")
         ranking = self._trainer.workload.ranking()
         evaluated = self._evaluate(ranking) if ranking else None
@@ -68,8 +76,9 @@ class TrainingRun:
             measured=range(warmup, self._steps),
             floor=range(self._steps + FLOOR_WARMUP, self._steps + floor_steps),
             losses=losses,
-            stats=driver.stats,
+            stats=stats,
             collision_rate=collisions,
+            replica_spread=spread,
             ranking=ranking,
             evaluated=evaluated,
             sent=sent,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fsbench.axes import DENSE, DenseSync, Handle, TargetCounts
+from fsbench.axes import DENSE, DenseSync, Handle, Sync, TargetCounts
 from fsbench.options import ByteSize
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class AllReduce(DenseSync):
 
         self._module = module
         self._pending: list[Handle[torch.Tensor]] = []
+        self._syncs: list[Sync] = []
         # Backward completes them about in this order: what leaves first is sent first.
         parameters = [p for p in reversed(list(module.parameters())) if p.requires_grad]
         total = sum(p.numel() for p in parameters)
@@ -95,6 +97,10 @@ class AllReduce(DenseSync):
         for bucket in self._buckets:
             bucket.missing = set(bucket.parameters)
         self._flat.div_(max(1, self._total))
+        self._syncs.append(Sync(len(self._syncs), time.monotonic_ns()))
+
+    def syncs(self) -> Sequence[Sync]:
+        return tuple(self._syncs)
 
     def replicas(self) -> Mapping[str, Mapping[str, torch.Tensor]]:
         return {"trainer": self._module.state_dict()}

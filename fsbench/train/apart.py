@@ -1,0 +1,37 @@
+"""Ranks that loaded apart tell each other, after training, what they trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from fsbench.train.pipeline import ShardStats
+
+_COLUMNS = ("cost", "samples", "tokens", "longest")
+
+
+def total_targets(targets: Sequence[int]) -> list[int]:
+    """The targets of each step over all ranks, from each rank's own. Collective."""
+    total = torch.tensor(targets, dtype=torch.int64)
+    dist.all_reduce(total)
+    return total.tolist()
+
+
+def all_stats(own: Sequence[ShardStats]) -> list[ShardStats]:
+    """What each rank trained in each step, columns [ranks], from columns [1] of its own. Collective."""
+    mine = {name: np.concatenate([getattr(step, name) for step in own] or [np.zeros(0)]) for name in _COLUMNS}
+    everyone: list[dict[str, np.ndarray]] = [{}] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    columns = {name: np.stack([rank[name] for rank in everyone]) for name in _COLUMNS}
+    return [
+        _of_all(step, {name: column[:, place] for name, column in columns.items()}) for place, step in enumerate(own)
+    ]
+
+
+def _of_all(own: ShardStats, columns: dict[str, NDArray[Any]]) -> ShardStats:
+    return ShardStats(**columns, moved=own.moved, own_bytes=own.own_bytes)

@@ -1,0 +1,253 @@
+"""Strategies whose ranks step on their own, on real ranks."""
+
+import threading
+from contextlib import suppress
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests import support  # noqa: E402
+
+pytestmark = pytest.mark.distributed
+DENSE = "dense:batch=4,inputs=6,hidden=5,layers=1,dtype=float64"
+UNTHROTTLED = "shadow-ma:duty=1,alpha=1"
+
+
+def parameters(trainer):
+    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+
+
+def trained_by(rank, ranks, sync, steps, workload=DENSE):
+    from fsbench.train.driver import Driver
+    from fsbench.train.trainer import close_trainer
+
+    trainer = support.open_cell(rank, ranks, workload, sync=sync)
+    before = [p.data_ptr() for p in trainer.model.parameters()]
+    driver = Driver(trainer, 0, steps)
+    driver.run()
+    moved = before != [p.data_ptr() for p in trainer.model.parameters()]
+    syncs = [sync.step for sync in trainer.strategies.sync.syncs()]
+    replicas = {name: dict(state) for name, state in trainer.strategies.sync.replicas().items()}
+    close_trainer(trainer)
+    return parameters(trainer), moved, syncs, replicas
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_averaging_after_every_sgd_step_on_equal_shards_equals_summed_gradients(ranks, count):
+    reference = ranks.run(trained_by, count, "allreduce", 20)
+    found = ranks.run(trained_by, count, "fr-ma:every=1", 20)
+    for (ours, moved, syncs, _), (theirs, *_) in zip(found, reference, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+        assert not moved
+        assert syncs == list(range(1, 21))
+
+
+def test_the_foreground_twin_syncs_every_k_own_steps(ranks):
+    (first, _, syncs, _), (second, *_) = ranks.run(trained_by, 2, "fr-ma:every=5", 12)
+    assert syncs == [5, 10]
+    assert not first.equal(second)  # two local steps since
+
+
+def test_without_synchronisation_replicas_of_different_shards_part(ranks):
+    (first, moved, syncs, replicas), (second, *_, others) = ranks.run(trained_by, 2, "none", 5)
+    assert not first.equal(second)
+    assert not moved
+    assert syncs == []
+    for name, tensor in replicas["trainer"].items():
+        assert tensor.equal(others["trainer"][name])
+        assert replicas["mean"][name].equal(others["mean"][name])
+    assert torch.cat([t.flatten() for t in replicas["trainer"].values()]).equal(first)
+    mean = torch.cat([t.flatten() for t in replicas["mean"].values()])
+    torch.testing.assert_close(mean, (first + second) / 2)
+
+
+@pytest.mark.parametrize("sync", [UNTHROTTLED, "shadow-ma:duty=1,write_back=delta", "shadow-ma"])
+@pytest.mark.parametrize("workload", [DENSE, support.TINY_LONG])
+def test_a_shadow_averages_while_training_goes_on_and_leaves_storage_in_place(ranks, sync, workload):
+    found = ranks.run(trained_by, 2, sync, 30, workload)
+    rounds = [len(syncs) for _, _, syncs, _ in found]
+    assert rounds[0] == rounds[1] > 0
+    assert not any(moved for _, moved, _, _ in found)
+    assert all(torch.isfinite(values).all() for values, *_ in found)
+
+
+def average_paused_replicas(rank, ranks, sync):
+    """Parameters of each rank before and after rounds in which nobody trains; what torch's averager makes of them."""
+    from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+
+    from fsbench.axes import TargetCounts
+    from fsbench.train.trainer import close_trainer
+
+    trainer = support.open_cell(rank, ranks, DENSE, sync=sync)
+    strategy = trainer.strategies.sync
+    strategy.flat.values += rank
+    before = parameters(trainer).clone()
+    strategy.after_backward(0, TargetCounts(1, 1))
+    while not strategy.syncs():
+        pass
+    strategy.flush()
+    close_trainer(trainer)
+    reference = [torch.nn.Parameter(before.clone())]
+    reference[0].grad = torch.zeros_like(reference[0])
+    PeriodicModelAverager(period=1).average_parameters(reference)
+    return before, parameters(trainer), reference[0].detach()
+
+
+def test_a_paused_shadow_with_alpha_1_is_the_arithmetic_mean_and_torchs_averager(ranks):
+    found = ranks.run(average_paused_replicas, 3, UNTHROTTLED)
+    mean = torch.stack([before for before, *_ in found]).mean(0)
+    for _, after, reference in found:
+        torch.testing.assert_close(after, mean)
+        torch.testing.assert_close(after, reference)
+
+
+def train_unevenly(rank, ranks, sync):
+    """Ten times as many steps on rank 0 as on the others, without the loader, which keeps ranks in step."""
+    from fsbench.axes import TargetCounts
+    from fsbench.train.trainer import close_trainer
+
+    trainer = support.open_cell(rank, ranks, DENSE, sync=sync)
+    strategy = trainer.strategies.sync
+    for step in range(100 if rank == 0 else 10 * (rank - 1)):
+        strategy.flat.gradients.normal_()
+        strategy.after_backward(step, TargetCounts(1, 1))
+        strategy.before_step()
+        trainer.optimizer.step()
+        strategy.after_step()
+    strategy.flush()
+    close_trainer(trainer)
+    return len(strategy.syncs())
+
+
+def test_ranks_may_take_different_numbers_of_steps_or_none(ranks):
+    assert len(set(ranks.run(train_unevenly, 2, UNTHROTTLED))) == 1
+
+
+def fail_in_the_background(rank, ranks):
+    from fsbench.train.driver import Driver
+    from fsbench.train.trainer import close_trainer
+
+    trainer = support.open_cell(rank, ranks, DENSE, sync=UNTHROTTLED)
+    failing = threading.Event()
+    collectives = trainer.strategies.collectives
+
+    def all_reduce(lane, tensor, *, kind):
+        failing.set()
+        raise RuntimeError("the background broke")
+
+    collectives.all_reduce = all_reduce
+    driver = Driver(trainer, 0, 10_000)
+    try:
+        driver.run()
+    except RuntimeError as error:
+        message = str(error)
+    close_trainer(trainer)
+    return message, driver.step
+
+
+def test_what_fails_in_the_background_is_raised_by_training_soon(ranks):
+    for message, step in ranks.run(fail_in_the_background, 2):
+        assert message == "the background broke"
+        assert step < 10_000
+
+
+def fail_in_a_step(rank, ranks):
+    from fsbench.train.driver import Driver
+    from fsbench.train.trainer import close_trainer
+
+    trainer = support.open_cell(rank, ranks, DENSE, sync="shadow-ma")
+    driver = Driver(trainer, 0, 20)
+
+    def explode(step):
+        if step == 7:
+            raise ArithmeticError
+
+    with suppress(ArithmeticError):
+        driver.run(before_step=explode)
+    close_trainer(trainer)
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("lane-")]
+
+
+def test_after_a_failed_step_closing_ends_the_background(ranks):
+    assert ranks.run(fail_in_a_step, 2) == [[], []]
+
+
+def threads_and_cpu(rank, ranks):
+    from fsbench.train.trainer import close_trainer
+
+    trainer = support.open_cell(rank, ranks, DENSE, sync="shadow-ma")
+    lanes = trainer.context.lanes
+    lane = lanes["shadow"]
+    before = lane.cpu_ns()
+    payload = torch.zeros(2_000_000)
+    trainer.strategies.collectives.all_reduce(lane, payload, kind="dense").wait()
+    spent = lane.cpu_ns() - before
+    groups = [one.threads for one in lanes.values()]
+    close_trainer(trainer)
+    return [len(threads) for threads in groups], len(frozenset().union(*groups)), spent
+
+
+def test_a_lane_knows_its_own_and_glooss_threads_and_what_they_cost(ranks):
+    for sizes, together, spent in ranks.run(threads_and_cpu, 2):
+        assert min(sizes) >= 2
+        assert together == sum(sizes)
+        assert spent > 0
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("alpha=0", "alpha is 0.0, expected more than 0 and at most 1"),
+        ("duty=1.5", "duty is 1.5, expected more than 0 and at most 1"),
+        ("min_interval=-1", "min_interval is -1.0, expected 0 seconds or more"),
+        ("write_back=push", "write_back"),
+    ],
+)
+def test_wrong_options_are_refused(option, message):
+    from fsbench.errors import UserError
+    from fsbench.options import Spec
+    from fsbench.plugins import create
+
+    with pytest.raises(UserError, match=message):
+        create("sync", Spec.parse(f"shadow-ma:{option}"))
+
+
+def test_the_pause_keeps_the_slowest_ranks_rounds_within_the_duty():
+    from fsbench.options import Spec
+    from fsbench.plugins import create
+    from fsbench_strategies.sync.averaging import Round
+
+    average = Round(torch.zeros(3), 0, 2)
+    average.notes[:] = torch.tensor([[0.001, 0.030], [0.004, 0.010]])  # CPU and wall seconds
+
+    def pause(options):
+        return create("sync", Spec.parse(f"shadow-ma:{options}"))._pause(average)
+
+    assert pause("duty=0.05") == pytest.approx(0.004 / 0.05 - 0.010)
+    assert pause("duty=1") == 0
+    assert pause("duty=0.05,min_interval=0.5") == 0.5
+
+
+def session_of(rank, ranks, sync, folder):
+    from fsbench.launch.heartbeat import Heartbeat
+    from fsbench.train.session import TrainingRun
+    from fsbench.train.trainer import close_trainer
+
+    trainer = support.open_cell(rank, ranks, DENSE, sync=sync)
+    finished = TrainingRun(trainer, 6, Heartbeat(folder, rank)).execute()
+    operations = trainer.context.lanes["shuffle"].log.operations()
+    close_trainer(trainer)
+    stats = [(step.samples.tolist(), step.tokens.tolist(), step.cost.tolist()) for step in finished.stats]
+    return stats, finished.losses[0], operations, finished.replica_spread
+
+
+def test_ranks_that_need_nothing_of_each_other_load_apart_and_are_accounted_for_all_the_same(ranks, tmp_path):
+    together = ranks.run(session_of, 2, "allreduce", tmp_path)
+    apart = ranks.run(session_of, 2, "none", tmp_path)
+    for (stats, loss, operations, spread), (expected, first_loss, exchanged, none) in zip(apart, together, strict=True):
+        assert stats == expected
+        assert loss == pytest.approx(first_loss)  # of the first step, before replicas part
+        assert not operations
+        assert exchanged
+        assert spread > 1e-6 > none
