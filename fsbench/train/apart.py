@@ -6,20 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
 from fsbench.train.pipeline import ShardStats
 
 _COLUMNS = ("cost", "samples", "tokens", "longest")
-
-
-def total_targets(targets: Sequence[int]) -> list[int]:
-    """The targets of each step over all ranks, from each rank's own. Collective."""
-    total = torch.tensor(targets, dtype=torch.int64)
-    dist.all_reduce(total)
-    return total.tolist()
 
 
 def all_stats(own: Sequence[ShardStats]) -> list[ShardStats]:

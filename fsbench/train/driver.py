@@ -17,10 +17,9 @@ from fsbench.workload import Batch, Loader
 class Driver:
     """Trains steps [first, end) of a trainer.
 
-    `losses`: this rank's loss sum of each step, a scalar tensor on the device; `targets`: the global target count of
-    each step; `stats`: what the sharding did to each global batch (both this rank's where ranks load apart); `ids`:
-    this rank's by table, of the last steps. `workload` and `sharding` stand in for the trainer's own (the noise floor
-    does that).
+    `losses`: this rank's loss sum of each step, a scalar tensor on the device; `targets`: its target count of each
+    step; `stats`: what the sharding did to each global batch (this rank's where ranks load apart); `ids`: this rank's
+    by table, of the last steps. `workload` and `sharding` stand in for the trainer's own (the noise floor does that).
     """
 
     def __init__(
@@ -87,7 +86,7 @@ class Driver:
         if self.step == self.end - 1 and trainer.context.device.type == "cuda":
             torch.cuda.synchronize()  # once, so that the last window holds all that was issued
         self.losses.append(loss.detach())
-        self.targets.append(sharded.counts.total)
+        self.targets.append(sharded.counts.local)
         self.stats.append(sharded.stats)
         self.ids.append(sharded.batch.ids)
         timeline.end_step()

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from fsbench.collect.interface import LinkMeter, LinkUse
 from fsbench.launch.cluster import Link
 from fsbench.launch.heartbeat import Heartbeat
-from fsbench.train.apart import all_stats, total_targets
+from fsbench.train.apart import all_stats
 from fsbench.train.collisions import collision_rate
 from fsbench.train.driver import Driver
 from fsbench.train.evaluation import RankCounts, rank_users
@@ -62,9 +62,7 @@ class TrainingRun:
         driver = Driver(self._trainer, 0, self._steps)
         link_use = self._train(driver)
         sent = _sent(self._trainer)
-        stats = driver.stats
-        if self._trainer.apart:
-            driver.targets, stats = total_targets(driver.targets), all_stats(stats)
+        stats = all_stats(driver.stats) if self._trainer.apart else driver.stats
         losses = global_losses(driver)
         collisions = collision_rate(list(driver.ids)[warmup - self._steps :])
         spread = replica_spread(self._trainer)
@@ -125,6 +123,7 @@ def global_losses(driver: Driver) -> list[float]:
     their loss is the sum, 0."""
     if not driver.losses:
         return []
-    sums = torch.stack(driver.losses).double().cpu()
+    sums = torch.stack((torch.stack(driver.losses).double().cpu(), torch.tensor(driver.targets).double()))
     dist.all_reduce(sums)
-    return (sums / torch.tensor(driver.targets).clamp(min=1)).tolist()
+    losses, targets = sums
+    return (losses / targets.clamp(min=1)).tolist()

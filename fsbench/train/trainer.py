@@ -55,10 +55,14 @@ class Trainer:
     strategies: Strategies
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
-    apart: bool = False
-    """Whether ranks load without telling each other what (see `DenseSync.needs_totals`)."""
     hooks: list[Any] = field(default_factory=list)
     """On the parameters; until they are removed, nothing of the trainer is ever freed."""
+
+    @property
+    def apart(self) -> bool:
+        """Whether ranks load without telling each other what (see `DenseSync.needs_totals`)."""
+        strategies = self.strategies
+        return not (strategies.sharding.moves or strategies.sync.needs_totals or self.workload.tables())
 
 
 def open_trainer(
@@ -104,9 +108,7 @@ def open_trainer(
     if type(strategies.sync).on_gradient_ready is not DenseSync.on_gradient_ready:
         ready = strategies.sync.on_gradient_ready
         hooks = [p.register_post_accumulate_grad_hook(ready) for p in model.parameters()]
-    optimizer = workload.dense_optimizer(model.parameters())
-    apart = not (strategies.sharding.moves or strategies.sync.needs_totals or workload.tables())
-    return Trainer(context, workload, strategies, model, optimizer, apart, hooks)
+    return Trainer(context, workload, strategies, model, workload.dense_optimizer(model.parameters()), hooks)
 
 
 def close_trainer(trainer: Trainer) -> None:
