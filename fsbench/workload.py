@@ -109,11 +109,16 @@ class Workload(ABC):
 
     @abstractmethod
     def load(self, step: int, rank: int, ranks: int) -> Samples:
-        """What rank `rank` of `ranks` reads for step `step`, in arrival order.
+        """What rank `rank` of `ranks` reads for step `step`, in arrival order: the samples at its `places`."""
+
+    def places(self, step: int, rank: int, ranks: int) -> NDArray[np.int64]:
+        """Where in the stream a rank reads, int64[samples_per_rank].
 
         The stream does not depend on `ranks`: global batch t is its samples [t * B, (t + 1) * B), B =
         `samples_per_rank * ranks`, in rank order.
         """
+        first = (step * ranks + rank) * self.samples_per_rank
+        return np.arange(first, first + self.samples_per_rank)
 
     @abstractmethod
     def costs(self, samples: Samples) -> NDArray[np.float64]:

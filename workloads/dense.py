@@ -72,8 +72,7 @@ class Dense(Workload):
 
     def load(self, step: int, rank: int, ranks: int) -> Samples:
         """Samples are their places in the stream, one token and one target each; numbers come with the batch."""
-        first = (step * ranks + rank) * self.options.batch
-        index = np.arange(first, first + self.options.batch)
+        index = self.places(step, rank, ranks)
         ones = np.ones_like(index)
         return Samples(index, ones, {"sample": Jagged(index, ones)})
 

@@ -78,8 +78,7 @@ class NextItem(Workload):
         return self.options.batch
 
     def load(self, step: int, rank: int, ranks: int) -> Samples:
-        first = (step * ranks + rank) * self.options.batch
-        index = np.arange(first, first + self.options.batch)
+        index = self.places(step, rank, ranks)
         return self.samples(index, self.histories(index))
 
     def samples(self, index: Int64, histories: Jagged) -> Samples:
