@@ -70,26 +70,19 @@ class RowClasses:
         shared = self.last_step[asked.slots] == previous.step
         self.last_step[asked.slots] = step
         needed = self.last_step[previous.asked.slots] == step
-        told_shared, told_needed = self._tell(shared, needed, asked, previous.asked, route, previous.route, lane)
+        told_shared, told_needed = self._tell(shared, needed, asked, route, previous, lane)
         previous.needed = Bits(needed, told_needed)
         return Met(step, route, asked, Bits(shared, told_shared))
 
     def _tell(
-        self,
-        shared: torch.Tensor,
-        needed: torch.Tensor,
-        asked: Asked,
-        asked_before: Asked,
-        route: Route,
-        route_before: Route,
-        lane: LaneSpec,
+        self, shared: torch.Tensor, needed: torch.Tensor, asked: Asked, route: Route, previous: Met, lane: LaneSpec
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Owners tell the ranks that asked: to each in one message, of this batch first, then of the one before."""
-        is_shared, splits = alternate(asked.splits, asked_before.splits)
+        is_shared, splits = alternate(asked.splits, previous.asked.splits)
         message = torch.empty(len(is_shared), dtype=torch.bool)
         message[is_shared], message[~is_shared] = shared, needed
-        is_shared, told_splits = alternate(route.splits, route_before.splits)
-        largest = asked.largest_split + asked_before.largest_split
+        is_shared, told_splits = alternate(route.splits, previous.route.splits)
+        largest = asked.largest_split + previous.asked.largest_split
         told = self._table.exchange(lane, message.to(torch.uint8), splits, told_splits, largest, "ids").wait().bool()
         return told[is_shared], told[~is_shared]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fsbench.axes import DENSE, Sync
-from fsbench_strategies.sync.local_steps import LocalSteps
+from fsbench_strategies.sync.local_steps import LocalSteps, check_share
 
 if TYPE_CHECKING:
     import torch
@@ -31,8 +31,7 @@ class ForegroundMA(LocalSteps):
         def __post_init__(self) -> None:
             if self.every < 1:
                 raise ValueError(f"every is {self.every}, expected at least 1")
-            if not 0 < self.alpha <= 1:
-                raise ValueError(f"alpha is {self.alpha}, expected more than 0 and at most 1")
+            check_share("alpha", self.alpha)
 
     options: Options
     uses = frozenset({"collectives"})

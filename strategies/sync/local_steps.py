@@ -12,6 +12,14 @@ if TYPE_CHECKING:
     import torch
 
 
+def check_share(name: str, value: float) -> None:
+    """Raises:
+    ValueError: not in (0, 1].
+    """
+    if not 0 < value <= 1:
+        raise ValueError(f"{name} is {value}, expected more than 0 and at most 1")
+
+
 class LocalSteps(DenseSync):
     """Every rank steps on its own gradients, divided by its own target count.
 

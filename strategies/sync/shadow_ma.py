@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from fsbench.axes import Handle, LaneSpec, Sync, TargetCounts
-from fsbench_strategies.sync.local_steps import LocalSteps
+from fsbench_strategies.sync.local_steps import LocalSteps, check_share
 
 if TYPE_CHECKING:
     import torch
@@ -40,9 +40,8 @@ class ShadowMA(LocalSteps):
         duty: float = 0.05
 
         def __post_init__(self) -> None:
-            for name in ("alpha", "duty"):
-                if not 0 < getattr(self, name) <= 1:
-                    raise ValueError(f"{name} is {getattr(self, name)}, expected more than 0 and at most 1")
+            check_share("alpha", self.alpha)
+            check_share("duty", self.duty)
             if not 0 <= self.min_interval < float("inf"):
                 raise ValueError(f"min_interval is {self.min_interval}, expected 0 seconds or more")
 
