@@ -27,20 +27,17 @@ from fsbench.results.store import ResultSet
 _EXIT_CODE = re.compile(r"^\s*rank\s*: (\d+) .*\n\s*exitcode\s*: (-?\d+)", re.MULTILINE)
 
 
-def run_session(runs: Sequence[RunSpec], result_set: ResultSet, data_dir: Path | None, quiet: bool) -> int:
-    """Runs everything, appends each record as its run ends, and returns the exit code: 0 if all are `ok`, else 1.
+def run_session(runs: Sequence[RunSpec], result_set: ResultSet, data_dir: Path | None, quiet: bool) -> None:
+    """Runs everything and appends each record as its run ends.
 
     KeyboardInterrupt propagates after the current run's processes are gone; finished runs stay recorded.
     """
-    statuses = []
     with Progress(len(runs), quiet) as progress:
         for run in runs:
             progress.begin(str(run.cell))
             record = execute(run, data_dir, result_set.folder, progress)
             result_set.append(record)
-            statuses.append(record["status"])
             progress.end(record["status"], record["reason"])
-    return 0 if all(status == "ok" for status in statuses) else 1
 
 
 def execute(run: RunSpec, data_dir: Path | None, log_folder: Path, progress: Progress) -> dict[str, Any]:
