@@ -7,101 +7,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fsbench.errors import UserError
 from fsbench.options import Spec
 from fsbench.plugins import create
-from fsbench_strategies.collectives.chunks import cut
 from tests import support
+from tests.exchanges import CASES, DTYPES, SPLITS, exchange, random_bits, same_bits, train_with, uneven
 
 distributed = [pytest.mark.distributed, pytest.mark.timeout(90)]
-needs_gpu = [pytest.mark.gpu, pytest.mark.distributed, pytest.mark.timeout(180)]
-
-DTYPES = ("bfloat16", "float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
-ROWS = ((), (3,), (2, 5))
-
-
-class TestChunks:
-    """Which bytes of a tensor travel when."""
-
-    @given(
-        st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), min_size=1, max_size=6),
-        st.integers(1, 12),
-        st.integers(0, 3),
-    )
-    def test_a_chunk_holds_the_next_bytes_of_every_block_packed_by_rank(self, gaps_and_lengths, most, beyond):
-        gaps, lengths = np.array(gaps_and_lengths, np.int64).T
-        starts = np.cumsum(gaps + lengths) - lengths
-        tensor = np.arange(starts[-1] + lengths[-1])
-        blocks = [tensor[start : start + length] for start, length in zip(starts, lengths, strict=True)]
-        largest = int(lengths.max()) + beyond
-        chunks = cut(lengths, starts, most, largest)
-        assert len(chunks) == max(1, -(-largest // most))
-        for number, chunk in enumerate(chunks):
-            pieces = [block[number * most : (number + 1) * most] for block in blocks]
-            buffer = np.full(chunk.bytes, -1)
-            for place, at, size in chunk.runs:
-                buffer[at : at + size] = tensor[place : place + size]
-            assert chunk.splits == [len(piece) for piece in pieces]
-            assert buffer.tolist() == np.concatenate(pieces).tolist()
-
-    def test_blocks_that_lie_end_to_end_are_one_copy(self):
-        lengths = np.array([8, 8, 0, 8, 8])
-        without_own = cut(lengths * [1, 1, 1, 0, 1], np.cumsum(lengths) - lengths, most=8, largest=8)
-        assert [chunk.runs for chunk in without_own] == [[(0, 0, 16), (24, 16, 8)]]
-
-
-def random_bits(rows, row, dtype, seed, device="cpu"):
-    """Rows of any bits that the dtype has, NaNs of all kinds among them."""
-    import torch
-
-    kind = getattr(torch, dtype)
-    size = torch.empty(int(rows), *row, dtype=kind).nbytes
-    generator = torch.Generator().manual_seed(int(seed))
-    bits = torch.randint(0, 2 if dtype == "bool" else 256, (size,), generator=generator, dtype=torch.uint8)
-    return bits.view(kind).view(int(rows), *row).to(device)
-
-
-def same_bits(left, right):
-    import torch
-
-    def bits(tensor):
-        return tensor.cpu().contiguous().view(-1).view(torch.uint8)
-
-    return (left.dtype, left.shape, left.device) == (right.dtype, right.shape, right.device) and bits(left).equal(
-        bits(right)
-    )
-
-
-def uneven(ranks, seed):
-    return np.random.default_rng(seed).integers(0, 9, (ranks, ranks))
-
-
-def mute(ranks, seed):
-    splits = uneven(ranks, seed)
-    splits[seed % ranks] = 0
-    return splits
-
-
-SPLITS = {
-    "uneven": uneven,
-    "zeros": lambda ranks, seed: uneven(ranks, seed) * np.random.default_rng(seed + 1).integers(0, 2, (ranks, ranks)),
-    "one sends nothing": mute,
-    "one receives nothing": lambda ranks, seed: mute(ranks, seed).T,
-    "all to one": lambda ranks, seed: 7 * np.eye(ranks, dtype=np.int64)[[seed % ranks] * ranks],
-    "each to itself": lambda ranks, seed: 5 * np.eye(ranks, dtype=np.int64),
-    "one row": lambda ranks, seed: np.eye(ranks, k=1, dtype=np.int64),
-    "nothing": lambda ranks, seed: np.zeros((ranks, ranks), np.int64),
-}
-"""Rows from each rank to each rank, of (ranks, seed)."""
-
-
-def exchange(strategy, lane, rank, splits, send, kind="rows"):
-    largest = int(splits.max())
-    there, back = splits[rank].tolist(), splits[:, rank].tolist()
-    return strategy.all_to_all(lane, send, there, back, largest_split=largest, kind=kind)
 
 
 def with_reference(rank, ranks, spec="host-staged"):
@@ -197,9 +110,6 @@ def four_ranks_in_one_process(rank, ranks, spec, cases):
         strategy.close()
         lane.close()
     return different
-
-
-CASES = [(name, row, dtype) for name in SPLITS for row in ROWS for dtype in DTYPES]
 
 
 class TestExchange:
@@ -456,25 +366,6 @@ def test_after_the_close_every_thread_and_buffer_is_gone(ranks):
     assert ranks.run(threads_and_buffers, 2) == [(during, True, [], 0)] * 2
 
 
-def train(rank, ranks, device, axes):
-    """Loss curve, and which lanes ran on what."""
-    from fsbench.train.driver import Driver
-    from fsbench.train.session import global_losses
-    from fsbench.train.trainer import close_trainer
-
-    trainer = support.open_cell(rank, ranks, sharding="cost-aware", device=device, **axes)
-    driver = Driver(trainer, 0, 12)
-    driver.run()
-    losses = global_losses(driver)
-    lanes = {name: lane.group.getBackendName() for name, lane in trainer.context.lanes.items()}
-    close_trainer(trainer)
-    return losses, lanes
-
-
-def train_with(ranks, count, device, embedding, collectives):
-    return ranks.run(train, count, device, {"embedding": embedding, "collectives": collectives}, limit_s=120)
-
-
 @pytest.mark.distributed
 @pytest.mark.parametrize(("count", "embedding"), [(2, "plain"), (3, "prioritized:check=true")])
 def test_training_has_the_loss_curve_of_the_backend_bit_for_bit(ranks, count, embedding):
@@ -533,49 +424,3 @@ def test_a_lane_on_nccl_is_refused_and_not_carried_by_the_backend_instead():
         "collectives host-staged: lane dense runs on NCCL, which moves nothing in host memory; "
         "valid: lanes declared with host=True or of class control, embedding, shuffle"
     )
-
-
-def exchange_on_a_gpu(rank, ranks, spec, cases):
-    """Several ranks on one GPU, which NCCL would refuse: which cases do not arrive, and who copied."""
-    import torch
-
-    from fsbench.axes import EXCHANGE, RankContext
-    from fsbench.collect.timeline import Timeline
-    from fsbench.train.lanes import open_lanes
-
-    device, timeline = torch.device("cuda", 0), Timeline(["control", "shuffle", "exchange"])
-    strategy = create("collectives", Spec.parse(spec))
-    lanes = open_lanes([EXCHANGE], timeline, device, support.LIMIT, strategy.on_host)
-    strategy.setup(RankContext(rank, ranks, device, torch.float32, 0, lanes, timeline, strategy))
-    different = []
-    for seed, (name, row, dtype) in enumerate(cases):
-        splits = SPLITS[name](ranks, seed)
-        sent = [random_bits(splits[r].sum(), row, dtype, seed * ranks + r, device) for r in range(ranks)]
-        received = exchange(strategy, lanes["exchange"], rank, splits, sent[rank]).wait()
-        expected = torch.cat([sent[r].split(splits[r].tolist())[rank] for r in range(ranks)])
-        equal = [random_bits(3, row, dtype, seed * ranks + r, device) for r in range(ranks)]
-        gathered = strategy.all_gather(lanes["exchange"], equal[rank], kind="state").wait()
-        if not same_bits(received, expected) or not same_bits(gathered, torch.stack(equal)):
-            different.append((name, row, dtype))
-    copiers = strategy.evidence()["copies_by"]
-    strategy.close()
-    for lane in lanes.values():
-        lane.close()
-    return different, copiers
-
-
-class TestGpu:
-    pytestmark = needs_gpu
-
-    @pytest.mark.parametrize("spec", ["host-staged", "host-staged:chunk=60"])
-    @pytest.mark.parametrize("count", [1, 2, 3])
-    def test_tensors_of_a_gpu_arrive_through_pinned_memory(self, ranks, count, spec):
-        assert ranks.run(exchange_on_a_gpu, count, spec, CASES[::3], limit_s=120) == [([], ["copy engines"])] * count
-
-    @pytest.mark.parametrize("embedding", ["plain", "prioritized:check=true"])
-    def test_training_has_the_loss_curve_of_the_backend_bit_for_bit(self, ranks, embedding):
-        reference, on_nccl = train_with(ranks, 1, "cuda:0", embedding, "backend")[0]
-        losses, lanes = train_with(ranks, 1, "cuda:0", embedding, "host-staged:chunk=256")[0]
-        assert losses == reference
-        assert (on_nccl["exchange"], lanes["exchange"]) == ("fsbench-nccl", "fsbench-gloo")
-        assert (on_nccl["dense"], lanes["dense"]) == ("fsbench-nccl", "fsbench-nccl")

@@ -8,7 +8,10 @@ import sys
 
 import pytest
 
+from fsbench.options import Spec
+from fsbench.plugins import create
 from tests import support
+from tests.exchanges import CASES, SPLITS, exchange, random_bits, same_bits, train_with
 
 pytestmark = [pytest.mark.gpu, pytest.mark.distributed, pytest.mark.timeout(180)]
 
@@ -48,6 +51,50 @@ def test_prioritised_exchange_on_a_gpu_is_bit_equal_to_plain(ranks):
     prioritized, other_counts, _ = ranks.run(train, 1, "cuda:0", "prioritized:check=true", limit_s=120)[0]
     assert prioritized == plain
     assert (counts == other_counts).all()
+
+
+def exchange_on_a_gpu(rank, ranks, spec, cases):
+    """Several ranks on one GPU, which NCCL would refuse: which cases do not arrive, and who copied."""
+    import torch
+
+    from fsbench.axes import EXCHANGE, RankContext
+    from fsbench.collect.timeline import Timeline
+    from fsbench.train.lanes import open_lanes
+
+    device, timeline = torch.device("cuda", 0), Timeline(["control", "shuffle", "exchange"])
+    strategy = create("collectives", Spec.parse(spec))
+    lanes = open_lanes([EXCHANGE], timeline, device, support.LIMIT, strategy.on_host)
+    strategy.setup(RankContext(rank, ranks, device, torch.float32, 0, lanes, timeline, strategy))
+    different = []
+    for seed, (name, row, dtype) in enumerate(cases):
+        splits = SPLITS[name](ranks, seed)
+        sent = [random_bits(splits[r].sum(), row, dtype, seed * ranks + r, device) for r in range(ranks)]
+        received = exchange(strategy, lanes["exchange"], rank, splits, sent[rank]).wait()
+        expected = torch.cat([sent[r].split(splits[r].tolist())[rank] for r in range(ranks)])
+        equal = [random_bits(3, row, dtype, seed * ranks + r, device) for r in range(ranks)]
+        gathered = strategy.all_gather(lanes["exchange"], equal[rank], kind="state").wait()
+        if not same_bits(received, expected) or not same_bits(gathered, torch.stack(equal)):
+            different.append((name, row, dtype))
+    copiers = strategy.evidence()["copies_by"]
+    strategy.close()
+    for lane in lanes.values():
+        lane.close()
+    return different, copiers
+
+
+@pytest.mark.parametrize("spec", ["host-staged", "host-staged:chunk=60"])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_staged_tensors_of_a_gpu_arrive_through_pinned_memory(ranks, count, spec):
+    assert ranks.run(exchange_on_a_gpu, count, spec, CASES[::3], limit_s=120) == [([], ["copy engines"])] * count
+
+
+@pytest.mark.parametrize("embedding", ["plain", "prioritized:check=true"])
+def test_staged_training_has_the_loss_curve_of_the_backend_bit_for_bit(ranks, embedding):
+    reference, on_nccl = train_with(ranks, 1, "cuda:0", embedding, "backend")[0]
+    losses, lanes = train_with(ranks, 1, "cuda:0", embedding, "host-staged:chunk=256")[0]
+    assert losses == reference
+    assert (on_nccl["exchange"], lanes["exchange"]) == ("fsbench-nccl", "fsbench-gloo")
+    assert (on_nccl["dense"], lanes["dense"]) == ("fsbench-nccl", "fsbench-nccl")
 
 
 def test_a_run_on_a_gpu_says_so_and_claims_no_bubble(tmp_path):
