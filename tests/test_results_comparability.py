@@ -102,6 +102,17 @@ def test_another_workload_batch_precision_or_model_does_not_compare_at_all(workl
     assert found(key(manifest, workload)) == [(*difference, "NOT_AT_ALL")]
 
 
+def test_an_option_given_at_its_default_is_the_same_as_one_not_given():
+    def resolved(spec: str, **options: Any) -> dict[str, Any]:
+        data = MANIFEST["data"][WORKLOAD]
+        return {**MANIFEST, "data": {spec: data}, "options": {"workloads": {spec: {"dim": 64, **options}}}}
+
+    given, left_out = resolved("long-cpu:batch=8", batch=8), resolved("long-cpu", batch=8)
+    assert found(key(left_out, "long-cpu"), key(given, "long-cpu:batch=8")) == []
+    other = found(key(resolved("long-cpu", batch=16), "long-cpu"), key(given, "long-cpu:batch=8"))
+    assert other == [("batch", "8", "16", "NOT_AT_ALL")]
+
+
 @pytest.mark.parametrize(
     ("path", "kind"),
     [("git", "cpu"), ("plugins", "cpu"), ("gpus", "cpu"), ("cpu", "sim"), ("environment", "sim"), ("gpus", "sim")],

@@ -69,6 +69,16 @@ def test_sets_of_one_key_compare_cell_by_cell_the_later_over_the_first():
         assert ratio.judged.verdict == "FASTER"
 
 
+def test_cells_are_the_same_where_one_set_spells_out_a_default():
+    short, spelled = "long-cpu", "long-cpu:batch=8"
+    sets = [
+        made(label, cells(spec), options={"workloads": {spec: {"batch": 8}}})
+        for label, spec in (("A", spelled), ("B", short))
+    ]
+    assert {ratio.cell.workload for ratio in compare(sets).ratios} == {short}
+    assert len(compare(sets).ratios) == 2
+
+
 def test_their_interval_is_of_runs_that_were_not_interleaved():
     """A drift that both sets share is no pairing: it widens the interval."""
     first, second = made("A"), made("B")

@@ -28,6 +28,7 @@ def make(command: tuple[str, ...] = ("run",)) -> dict:
         cells=[cell()],
         runs=RUNS,
         plugins=[naive, naive],
+        options={"workloads": {"ctr": {"batch": 8, "file": "/data/clicks", "cap": None}}},
         data={"ml-100k": {"data_sha256": "c0ffee"}},
     )
 
@@ -41,6 +42,7 @@ def test_a_manifest_tells_what_ran_on_what():
     assert made["settings"] == {"repeats": 2, "steps": 5, "seed": 3, "time_limit_s": 600}
     assert made["seeds"] == [3]
     assert made["runs"] == [run.run_id for run in RUNS]
+    assert made["options"] == {"workloads": {"ctr": {"batch": 8, "file": "<path>", "cap": None}}}
     assert made["data"] == {"ml-100k": {"data_sha256": "c0ffee"}}
     assert made["cpu"]["cores"] >= 1
 

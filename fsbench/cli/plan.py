@@ -80,6 +80,14 @@ class Plan:
         """The choices as texts, by kind."""
         return {kind: [choice.spec for choice in choices] for kind, choices in self.choices.items()}
 
+    @cached_property
+    def options(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """By kind and spec, every option with its value, those at their defaults too."""
+        return {
+            kind: {choice.spec: dataclasses.asdict(choice.instance.options) for choice in choices}
+            for kind, choices in self.choices.items()
+        }
+
     def chosen(self, cell: Cell) -> dict[str, Choice]:
         """What a cell is made of, by kind."""
         specs = {"workloads": cell.workload, "clusters": cell.cluster, **cell.strategies}

@@ -121,6 +121,7 @@ def _execute(plan: Plan, data_dir: Path | None, folder: Path, resume: bool, quie
         cells=plan.cells,
         runs=plan.runs,
         plugins=[choice.plugin for choices in plan.choices.values() for choice in choices],
+        options=plan.options,
         data=prepare(plan, data_dir),
     )
     result_set = _open(folder, {**manifest, "matrix": {"name": plan.matrix, **plan.specs}}, resume)

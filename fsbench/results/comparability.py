@@ -62,7 +62,7 @@ def key_of(manifest: Mapping[str, Any], workload: str, cluster: str, kind: str) 
     manifests = [manifest, *manifest.get("resumed", [])]
     data = [_data(_object(entry, "data").get(workload)) for entry in manifests]
     return Key(
-        trained={**_model(workload), **_union(data)},
+        trained={**_union([_model(entry, workload) for entry in manifests]), **_union(data)},
         place={"kind": (kind,), "cluster": (cluster,), **_union([_place(entry, kind) for entry in manifests])},
     )
 
@@ -87,10 +87,12 @@ def level(found: Iterable[Difference]) -> Level:
     return max((difference.level for difference in found), default=Level.DIRECTLY)
 
 
-def _model(workload: str) -> dict[str, tuple[str, ...]]:
+def _model(manifest: Mapping[str, Any], workload: str) -> dict[str, str | None]:
+    """Every option with its value; of a manifest that lacks them, those that were given."""
     spec = Spec.parse(workload)
-    options = {_OPTION_NAMES.get(name, f"option {name}"): (value,) for name, value in spec.options.items()}
-    return {"workload": (spec.name,), **options}
+    options = _object(_object(_object(manifest, "options"), "workloads"), workload) or spec.options
+    named = {_OPTION_NAMES.get(name, f"option {name}"): _text(value) or "none" for name, value in options.items()}
+    return {"workload": spec.name, **named}
 
 
 def _data(fingerprint: Any) -> dict[str, str | None]:

@@ -84,10 +84,12 @@ class Match:
 
 @dataclass(frozen=True)
 class CellRatio:
-    """A cell of a later set over the same cell of the first."""
+    """A cell of a later set, `top`, over the same cell of the first, `below`."""
 
     match: Match
     cell: Cell
+    top: Speeds
+    below: Speeds
     judged: Judged
 
 
@@ -167,10 +169,14 @@ def _matches(first: Compared, other: Compared) -> list[Match]:
 
 
 def _cell_ratios(matches: Sequence[Match]) -> list[CellRatio]:
-    """Matched directly, workload and cluster are the same, and so are the cells."""
-    both = [(match, cell) for match in matches for cell in match.below.speeds if cell in match.top.speeds]
-    estimates = [across_sets(match.top.speeds[cell], match.below.speeds[cell]) for match, cell in both]
-    return [CellRatio(*pair, judged) for pair, judged in zip(both, judge(estimates), strict=True)]
+    both = [
+        (match, cell, speeds, match.below.speeds[same])
+        for match in matches
+        for cell, speeds in match.top.speeds.items()
+        if (same := match.below.counterpart(cell)) in match.below.speeds
+    ]
+    estimates = [across_sets(top, below) for _, _, top, below in both]
+    return [CellRatio(*of_cell, judged) for of_cell, judged in zip(both, judge(estimates), strict=True)]
 
 
 def _side_by_side(sets: Sequence[Compared]) -> list[SideBySide]:

@@ -76,8 +76,8 @@ def _cell(ratio: CellRatio) -> dict[str, Any]:
         "against": below.label,
         **asdict(ratio.cell),
         "kind": top.kind,
-        "samples_per_s": top.speeds[ratio.cell].mean,
-        "samples_per_s_against": below.speeds[ratio.cell].mean,
+        "samples_per_s": ratio.top.mean,
+        "samples_per_s_against": ratio.below.mean,
         **judged_json(ratio.judged),
     }
 

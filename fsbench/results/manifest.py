@@ -38,6 +38,7 @@ def make_manifest(
     cells: Sequence[Cell],
     runs: Sequence[RunSpec],
     plugins: Iterable[FoundPlugin],
+    options: Mapping[str, Mapping[str, Mapping[str, Any]]],
     data: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Describes this machine and what is about to run on it. Imports no torch.
@@ -47,6 +48,7 @@ def make_manifest(
         cells: in the order in which tables show them.
         runs: all runs of the set, in their order of execution.
         plugins: those that the runs use.
+        options: by kind of plugin and spec, every option with its value, defaults too.
         data: fingerprint of the data by workload.
     """
     findings: dict[str, Finding] = {
@@ -62,6 +64,7 @@ def make_manifest(
         "command": ["fsbench", *map(without_path, command)],
         "versions": _versions(),
         "plugins": [_origin(plugin) for plugin in sorted(set(plugins))],
+        "options": _without_paths(options),
         **{name: value for name, (value, _) in findings.items()},
         "settings": dataclasses.asdict(settings),
         "seeds": sorted({run.seed for run in runs}),
@@ -85,6 +88,12 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
 def without_path(text: str) -> str:
     """The text with an absolute path in it, alone or after one of `=,:;`, replaced by `<path>`."""
     return _PATH.sub("<path>", text)
+
+
+def _without_paths(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _without_paths(item) for name, item in value.items()}
+    return without_path(value) if isinstance(value, str) else value
 
 
 def _origin(plugin: FoundPlugin) -> dict[str, str]:
