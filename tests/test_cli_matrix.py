@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -18,7 +19,7 @@ from fsbench.cli.matrix_file import read_matrix
 from fsbench.launch import session as launch
 from fsbench.matrix import BUILT_IN, STRATEGY_AXES, Cell, product
 from fsbench.results.store import ResultSet
-from tests.fakes import FakeSession, install, install_acme, record, run_command
+from tests.fakes import FakeSession, install_acme, install_bare_ranks, record, run_command
 from tests.support import TINY_LONG
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "matrix.toml"
@@ -341,27 +342,14 @@ def test_data_of_a_workload_that_was_added_later_is_held_to_as_well(fsbench, nig
     assert "out was run on other data of toy" in outcome.err
 
 
-BARE = """
-    import sys
-    from fsbench.launch.local import Local
-
-    START = (
-        "import os, subprocess, sys\\n"
-        "ranks = sys.argv[1]\\n"
-        "world = dict(os.environ, WORLD_SIZE=ranks, LOCAL_WORLD_SIZE=ranks)\\n"
-        "own = [dict(world, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(int(ranks))]\\n"
-        "sys.exit(max([started.wait() for started in [subprocess.Popen(sys.argv[2:], env=env) for env in own]]))"
-    )
-
-
-    class Bare(Local):
-        def command(self, spec_file):
-            rank = [sys.executable, "-m", "fsbench.train.rank", str(spec_file)]
-            return [sys.executable, "-c", START, str(self.ranks), *rank]
-"""
-"""Ranks without torch's launcher, which takes longer to start than they take to train."""
 TINY = TINY_LONG.replace("eval_users=150", "eval_users=40")
-TWO_RATES = f'clusters = "bare"\nworkloads = ["{TINY},lr=0.001", "{TINY},lr=0.01"]\nsteps = 6\n'
+TWO_RATES = f"""\
+clusters = "bare"
+workloads = ["{TINY},lr=0.001", "{TINY},lr=0.01"]
+sharding = "cost-aware"
+embedding = "prioritized"
+steps = 6
+"""
 
 
 @pytest.mark.distributed
@@ -369,7 +357,7 @@ TWO_RATES = f'clusters = "bare"\nworkloads = ["{TINY},lr=0.001", "{TINY},lr=0.01
 @pytest.mark.timeout(120)
 def test_a_matrix_that_was_interrupted_and_resumed_equals_the_unbroken_one_cell_by_cell(fsbench, tmp_path, monkeypatch):
     pytest.importorskip("torch")
-    install(tmp_path / "site", "bare-ranks", {"clusters": {"bare": "bare_ranks:Bare"}}, {"bare_ranks.py": BARE})
+    install_bare_ranks(tmp_path / "site")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
     Path("m.toml").write_text(TWO_RATES)
     assert fsbench("run", "--matrix", "m.toml", "--out", "whole", "--quiet").exit_code == 0
@@ -378,7 +366,7 @@ def test_a_matrix_that_was_interrupted_and_resumed_equals_the_unbroken_one_cell_
     def interrupted(command, environment, folder, ranks, time_limit_s, on_poll):
         def poll(beats):
             if len(started) == 2:
-                raise KeyboardInterrupt
+                signal.raise_signal(signal.SIGINT)
 
         started.append(folder)
         return run_to_end(command, environment, folder, ranks, time_limit_s, poll)
@@ -395,5 +383,5 @@ def test_a_matrix_that_was_interrupted_and_resumed_equals_the_unbroken_one_cell_
 
 def trained(record: dict) -> tuple:
     """What a run is and what came out of its training: everything but the clock."""
-    metrics = (record["metrics"][name] for name in ("loss", "ndcg_at_10", "hr_at_10", "bytes_by_class"))
-    return record["run_id"], record["cell"], record["repeat"], *metrics
+    names = ("loss", "ndcg_at_10", "hr_at_10", "bytes_by_class", "collision_rate")
+    return record["run_id"], record["cell"], record["repeat"], *(record["metrics"][name] for name in names)

@@ -18,11 +18,12 @@ def parameters(trainer):
     return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
 
 
-def trained_by(rank, ranks, sync, steps, workload=DENSE):
+def trained_by(rank, ranks, sync, steps, workload=DENSE, all_on=None):
     from fsbench.train.driver import Driver
     from fsbench.train.trainer import close_trainer
 
-    trainer = support.open_cell(rank, ranks, workload, sync=sync)
+    chosen = None if all_on is None else support.AllOnOne(all_on)
+    trainer = support.open_cell(rank, ranks, workload, sync=sync, sharding_object=chosen)
     before = [p.data_ptr() for p in trainer.model.parameters()]
     driver = Driver(trainer, 0, steps)
     driver.run()
@@ -41,6 +42,14 @@ def test_averaging_after_every_sgd_step_on_equal_shards_equals_summed_gradients(
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
         assert not moved
         assert syncs == list(range(1, 21))
+
+
+def test_a_rank_without_a_sample_weighs_as_much_in_the_average_as_one_with_all(ranks):
+    """Two ranks of which one stands still go half the way of each step: as one with half the learning rate."""
+    reference = ranks.run(trained_by, 2, "allreduce", 20, DENSE + ",lr=0.05", 1)
+    found = ranks.run(trained_by, 2, "fr-ma:every=1", 20, DENSE + ",lr=0.1", 1)
+    for (ours, *_), (theirs, *_) in zip(found, reference, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
 
 
 def test_the_foreground_twin_syncs_every_k_own_steps(ranks):
@@ -100,6 +109,79 @@ def test_a_paused_shadow_with_alpha_1_is_the_arithmetic_mean_and_torchs_averager
     for _, after, reference in found:
         torch.testing.assert_close(after, mean)
         torch.testing.assert_close(after, reference)
+
+
+def learn_in_flight(rank, ranks, sync):
+    """Parameters that were sent in a round, what was learned before the answer came, and parameters after it.
+
+    The next round is the last, in which the ranks only vote: `sync` must hold it back until then.
+    """
+    from fsbench.axes import TargetCounts
+    from fsbench.train.trainer import close_trainer
+
+    trainer = support.open_cell(rank, ranks, DENSE, sync=sync)
+    strategy, all_reduce = trainer.strategies.sync, trainer.strategies.collectives.all_reduce
+    strategy.flat.values += rank
+    sent, learned = parameters(trainer), torch.linspace(0, rank + 1, len(strategy.flat.values), dtype=torch.float64)
+
+    def learning_meanwhile(lane, tensor, *, kind):
+        handle = all_reduce(lane, tensor, kind=kind)
+        if not strategy.syncs():
+            strategy.flat.values += learned
+        return handle
+
+    trainer.strategies.collectives.all_reduce = learning_meanwhile
+    strategy.after_backward(0, TargetCounts(1, 1))
+    while not strategy.syncs():
+        pass
+    strategy.flush()
+    close_trainer(trainer)
+    return sent, learned, parameters(trainer)
+
+
+@pytest.mark.parametrize(("write_back", "kept"), [("pull", 0.7), ("delta", 1.0)])
+def test_a_shadow_moves_replicas_by_alpha_and_keeps_of_what_is_in_flight_what_its_write_back_does(
+    ranks, write_back, kept
+):
+    found = ranks.run(learn_in_flight, 2, f"shadow-ma:alpha=0.3,write_back={write_back},min_interval=3600")
+    mean = torch.stack([sent for sent, *_ in found]).mean(0)
+    for sent, learned, after in found:
+        torch.testing.assert_close(after, sent + 0.3 * (mean - sent) + kept * learned)
+
+
+def round_in_every_step(rank, ranks, sync, all_on=None):
+    """Parameters before and after five steps, and how many rounds there were. In each step but the first, one writes
+    between forward and backward."""
+    from fsbench.train.driver import Driver
+    from fsbench.train.trainer import close_trainer
+
+    chosen = None if all_on is None else support.AllOnOne(all_on)
+    trainer = support.open_cell(rank, ranks, sync=sync, sharding_object=chosen)
+    strategy, driver, before = trainer.strategies.sync, Driver(trainer, 0, 5), parameters(trainer)
+
+    def wait_for_a_round(*_):
+        # A sync counts before it is written: the second tells that the first was.
+        seen = len(strategy.syncs())
+        while driver.step and len(strategy.syncs()) < seen + 2:
+            pass
+
+    trainer.model.register_forward_hook(wait_for_a_round)
+    driver.run()
+    close_trainer(trainer)
+    return before, parameters(trainer), len(strategy.syncs())
+
+
+@pytest.mark.parametrize("write_back", ["pull", "delta"])
+def test_writes_between_forward_and_backward_go_unnoticed_by_autograd(ranks, write_back):
+    for _, after, rounds in ranks.run(round_in_every_step, 2, f"shadow-ma:duty=1,write_back={write_back}"):
+        assert torch.isfinite(after).all()
+        assert rounds >= 2 * 4
+
+
+def test_a_rank_without_a_sample_learns_from_the_background_alone(ranks):
+    (before, after, _), _ = ranks.run(round_in_every_step, 2, "shadow-ma:duty=1,write_back=delta", 1)
+    assert not after.equal(before)
+    assert torch.isfinite(after).all()
 
 
 def train_unevenly(rank, ranks, sync):

@@ -40,8 +40,8 @@ class Order:
 
 @dataclass(frozen=True)
 class RankError:
-    """Why a rank ended early. `kind`: `unsupported`, `oom`, `failed`, or `stopped` (by the launcher, after another rank
-    had ended). `time_ns`: monotonic, the same on one host."""
+    """Why a rank ended early. `kind`: `unsupported`, `oom`, `failed`, or `stopped` (by SIGTERM: the launcher's after
+    another rank had ended, or someone's). `time_ns`: monotonic, the same on one host."""
 
     rank: int
     kind: str
@@ -85,7 +85,7 @@ def write_error(folder: Path, rank: int, phase: str, kind: str, error: BaseExcep
 
 
 def write_stopped(folder: Path, rank: int, phase: str) -> None:
-    _write(folder, RankError(rank, "stopped", "stopped by the launcher", phase, time.monotonic_ns()))
+    _write(folder, RankError(rank, "stopped", "stopped by SIGTERM", phase, time.monotonic_ns()))
 
 
 def _write(folder: Path, error: RankError) -> None:

@@ -95,6 +95,8 @@ def explain(ended: Ended, errors: Sequence[RankError], time_limit_s: float, log:
     for rank, beat in enumerate(ended.beats):
         if beat is not None and beat.phase != "done" and rank not in told:
             return "failed", f"rank {rank}, {beat}: {how_ended(exit_codes(log).get(rank))}"
+    if len(told) == len(ended.beats) and errors[0].kind == "stopped":
+        return "failed", f"rank {errors[0].rank}, {errors[0].phase}: stopped by SIGTERM before any rank had failed"
     return "failed", f"ended with exit code {ended.exit_code} and no error; {_last_words(ended.beats)}"
 
 
