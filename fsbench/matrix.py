@@ -49,6 +49,9 @@ BUILT_IN: Mapping[str, Sequence[str]] = {
 """The matrix of `fsbench run --matrix` alone: 16 cells. `examples/matrix.toml` writes it out."""
 MOST = 10**9
 """More steps, repeats or seconds than this are a slip of the finger."""
+MOST_CELLS = 1000
+MOST_RUNS = 100_000
+"""At ten seconds a run, `MOST_CELLS` take three hours, and so many runs a week and a half."""
 CELL_KEYS = tuple(field.name for field in dataclasses.fields(Cell))
 STRATEGY_AXES = tuple(key for key in CELL_KEYS if key not in ("workload", "cluster"))
 

@@ -27,6 +27,8 @@ T = TypeVar("T")
 _UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 _RATE_UNITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 _SPEC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
+_LONGEST_SPEC = 1000
+"""Characters. Specs stand in tables and messages, and may come out of files of others."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,13 @@ class Spec:
         """Reads `name` or `name:key=value,...`.
 
         Raises:
-            UserError: an empty name, an option without `=`, or an option given twice.
+            UserError: an empty name, an option without `=`, an option given twice, a text that is too long or has a
+                character that cannot be printed.
         """
+        if len(text) > _LONGEST_SPEC:
+            raise UserError(f"{text[:40]!r}... has {len(text)} characters, expected at most {_LONGEST_SPEC}")
+        if not text.isprintable():
+            raise UserError(f"{text!r} has characters that cannot be printed")
         name, colon, tail = text.partition(":")
         if not _SPEC_NAME.match(name):
             raise UserError(f"{text!r} is not NAME or NAME:KEY=VALUE,...")

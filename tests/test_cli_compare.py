@@ -112,6 +112,26 @@ def test_a_set_without_a_run_is_refused(fsbench, results, tmp_path: Path):
     assert f"{empty.folder} has no run that is ok" in outcome.err
 
 
+def test_what_cannot_be_read_of_a_set_is_named_the_rest_is_compared_and_the_exit_code_is_1(fsbench, results):
+    old, new = results("old"), results("new", pace=2.0)
+    whole = fsbench("compare", old, new)
+    with open(Path(new, "runs.jsonl"), "ab") as file:
+        file.write(b"\x00\xff\n")
+    outcome = fsbench("compare", old, new)
+    assert (outcome.exit_code, outcome.out) == (1, whole.out)
+    assert outcome.err == f"fsbench: warning: {new}/runs.jsonl:13: left out: not UTF-8 at byte 2\n"
+
+
+def test_a_set_without_a_manifest_compares_with_nothing_cell_by_cell_and_says_why(fsbench, results):
+    old, new = results("old"), results("new")
+    Path(new, "manifest.json").write_text("{")
+    outcome = fsbench("compare", old, new)
+    assert outcome.exit_code == 1
+    assert "manifest.json: left out: not JSON" in outcome.err
+    assert "not recorded in B" in outcome.out
+    assert "B / A" not in outcome.out
+
+
 def test_it_imports_neither_torch_nor_numpy_nor_scipy(results):
     code = """
 import sys

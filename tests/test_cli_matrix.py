@@ -141,7 +141,19 @@ BAD_FILES = [
     ("sync = ['none'", "m.toml:1:15: not TOML: Unclosed array\n"),
     ("seed = 1\nseed = 2", "m.toml:2:9: not TOML: Cannot overwrite a value\n"),
     (b"seed = 1\nsync = '\xff'", "m.toml:2: not TOML: not UTF-8\n"),
-    ("sync = " + "[" * 2000, "m.toml: not TOML: nested too deeply\n"),
+    ("sync = " + "[" * 2000, "m.toml: nested too deeply\n"),
+    ("sync" + ".a" * 90 + " = 1", 'm.toml:1: sync is {"a": {"a": {"a": '),
+    ("a" * 200_000 + " = 1", "m.toml:1: unknown key 'aaaaaaa"),
+    ("a" * 200_000, "m.toml:1:200001: not TOML: Expected '=' after a key in a key/value pair\n"),
+    ("repeats = " + "9" * 5000, "m.toml: not TOML: a number has too many digits\n"),
+    (
+        "sync = [" + "1, " * 5000 + "]",
+        "m.toml:1: sync is [" + "1, " * 39 + "1,..., expected a list of names such as",
+    ),
+    ('sync = "shadow:alpha=\\u001b[2J"', "m.toml:1: 'shadow:alpha=\\x1b[2J' has characters that cannot be printed\n"),
+    ("sync = 'shadow:alpha=" + "x" * 5000 + "'", "m.toml:1: 'shadow:alpha=xxx"),
+    ("sync = ['../../x']", "m.toml:1: '../../x' is not NAME or NAME:KEY=VALUE,...\n"),
+    ("#" * 300_000, "m.toml: larger than 256 KiB, which no matrix needs\n"),
 ]
 
 
@@ -152,6 +164,58 @@ def test_what_is_wrong_with_a_file_is_told_with_its_line(fsbench, content: str |
     assert (outcome.exit_code, outcome.out) == (2, "")
     assert outcome.err.startswith(f"fsbench: error: {message}")
     assert outcome.err.count("\n") == 1
+    assert len(outcome.err) < 2100
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "sync" + ".a" * 100_000 + " = 1",
+        "sync = {b" + """ . "a\\"'" """ * 20_000 + " = 1}",
+        "[sync" + ".'a'" * 50_000 + "]",
+    ],
+    ids=["bare", "quoted", "table"],
+)
+def test_a_key_of_very_many_parts_is_refused_before_it_is_parsed(fsbench, monkeypatch, content: str):
+    Path("m.toml").write_text(content)
+    monkeypatch.setattr("tomllib.loads", lambda _: pytest.fail("was parsed"))
+    outcome = fsbench("run", "--matrix", "m.toml", "--dry-run")
+    assert (outcome.exit_code, outcome.err) == (2, "fsbench: error: m.toml: nested too deeply\n")
+
+
+def names(number: int) -> str:
+    return json.dumps([f"w{place}" for place in range(number)])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            f"workloads = {names(1000)}\nsharding = {names(1000)}\nsync = {names(1000)}",
+            "m.toml: 1000 x 1000 x 1000 names are 1,000,000,000 cells, expected at most 1,000",
+        ),
+        (f"workloads = {names(1001)}", "m.toml: 1001 names are 1,001 cells, expected at most 1,000"),
+        (
+            "repeats = 1000000000\nsync = ['shadow', 'none']",
+            "m.toml: 2 cells x 1,000,000,000 repeats are 2,000,000,000 runs, expected at most 100,000",
+        ),
+    ],
+)
+def test_a_matrix_that_no_machine_could_run_is_refused_before_any_of_it_is_made(
+    fsbench, monkeypatch, content: str, message: str
+):
+    Path("m.toml").write_text(content)
+    for made in ("product", "interleave", "_choices"):
+        monkeypatch.setattr(f"fsbench.cli.plan.{made}", lambda *_: pytest.fail("made something of it"))
+    outcome = fsbench("run", "--matrix", "m.toml", "--dry-run")
+    assert (outcome.exit_code, outcome.out, outcome.err) == (2, "", f"fsbench: error: {message}\n")
+
+
+def test_a_thousand_cells_are_planned(fsbench):
+    alphas = json.dumps([f"shadow:alpha={place}" for place in range(500)])
+    Path("m.toml").write_text(f"sharding = ['naive', 'cost-aware']\nsync = {alphas}\nrepeats = 3")
+    outcome = fsbench("run", "--matrix", "m.toml", "--dry-run")
+    assert outcome.out.startswith("matrix: m.toml, cells: 1000, repeats: 3, runs: 3000\n"), outcome.err
 
 
 @pytest.mark.parametrize(

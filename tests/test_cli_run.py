@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fsbench.matrix import Cell
-from fsbench.results.store import ResultSet
+from fsbench.results.store import ResultSet, held
 from tests.fakes import FakeSession, cell, install, install_acme, run_command
 
 TOY = cell(workload="toy")
@@ -243,6 +244,63 @@ def test_resuming_nothing_is_refused(fsbench, session, tmp_path: Path):
     outcome = run_toy(fsbench, tmp_path / "out", "--resume")
     assert outcome.exit_code == 2
     assert "is no result set" in outcome.err
+
+
+@pytest.mark.parametrize("resume", [(), ("--resume",)])
+def test_a_set_that_another_process_writes_is_refused_and_left_as_it_is(fsbench, session, tmp_path: Path, resume):
+    session(TOY)
+    run_toy(fsbench, tmp_path / "out")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    fake = session()
+    # Another open file is to the kernel what another process is.
+    with held(tmp_path / "out"):
+        outcome = run_toy(fsbench, tmp_path / "out", *resume)
+    assert (outcome.exit_code, outcome.out, fake.ran) == (2, "", [])
+    assert outcome.err == (
+        f"fsbench: error: {tmp_path / 'out'} is being written by process {os.getpid()};"
+        " wait for it, end it, or name another --out\n"
+    )
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+def test_a_set_is_held_as_long_as_it_is_written_and_no_longer(fsbench, monkeypatch, session, tmp_path: Path):
+    session()
+
+    def try_to_hold(*_: object) -> None:
+        with held(tmp_path / "out"):
+            pass
+
+    monkeypatch.setattr("fsbench.launch.session.run_session", try_to_hold)
+    assert f"is being written by process {os.getpid()}" in run_toy(fsbench, tmp_path / "out").err
+    try_to_hold()
+
+
+def test_resuming_a_damaged_set_runs_what_cannot_be_read_and_keeps_its_bytes(fsbench, session, tmp_path: Path):
+    session()
+    run_toy(fsbench, tmp_path / "out", "--repeats", "2")
+    path = tmp_path / "out" / "runs.jsonl"
+    first, *rest, last = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"\xff" + first + b"".join(rest) + last[:50])
+    again = session()
+    outcome = run_toy(fsbench, tmp_path / "out", "--repeats", "2", "--resume")
+    assert outcome.exit_code == 0
+    assert [line.partition(": left out")[0] for line in outcome.err.splitlines()] == [
+        f"fsbench: warning: {path}:4: a torn last line was moved to runs.jsonl.damaged",
+        f"fsbench: warning: {path}:1",
+    ]
+    assert {run.run_id for run in again.ran} == {json.loads(line)["run_id"] for line in (first, last)}
+    assert path.read_bytes().startswith(b"\xff" + first + b"".join(rest))
+    assert Path(f"{path}.damaged").read_bytes() == last[:50] + b"\n"
+
+
+def test_a_set_without_a_manifest_to_compare_with_is_not_resumed(fsbench, session, tmp_path: Path):
+    session(TOY)
+    run_toy(fsbench, tmp_path / "out")
+    (tmp_path / "out" / "manifest.json").write_text("{")
+    fake = session()
+    outcome = run_toy(fsbench, tmp_path / "out", "--resume")
+    assert (outcome.exit_code, fake.ran) == (2, [])
+    assert "whether more runs would compare, nobody can tell; name another --out" in outcome.err
 
 
 @pytest.mark.parametrize(("asked", "exit_code"), [("quantum", 1), ("all", 0)])

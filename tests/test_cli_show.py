@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from fsbench.results.store import ResultSet
 from fsbench.results.table import render
-from tests.fakes import Outcome, record, run_command, run_spec
+from tests.fakes import Outcome, record, run_command
 
 MANIFEST = {"schema": 1, "runs": ["naive-allreduce-r1", "naive-allreduce-r2"]}
 
@@ -41,29 +40,61 @@ def test_a_set_that_is_not_finished_says_so(fsbench, results: ResultSet):
     assert fsbench("show", str(results.folder)).out.startswith("1 cell, 1 of 2 runs, ")
 
 
-def test_a_torn_last_line_is_a_warning(fsbench, results: ResultSet):
-    with open(results.folder / "runs.jsonl", "a") as file:
-        file.write('{"torn')
+DAMAGE = [
+    (b'{"torn', "runs.jsonl:2: left out: torn, not JSON: "),
+    (b"nonsense\n", "runs.jsonl:2: left out: not JSON: "),
+    (b"\xff\x1b[2J\n", "runs.jsonl:2: left out: not UTF-8 at byte 1"),
+    (b'{"schema": 2, "run_id": "a"}\n', "runs.jsonl:2: left out: schema 2; this version of fsbench reads 1"),
+]
+
+
+@pytest.mark.parametrize("form", ["table", "markdown", "csv", "json"])
+@pytest.mark.parametrize(("tail", "named"), DAMAGE)
+def test_what_cannot_be_read_is_named_the_rest_is_shown_and_the_exit_code_is_1(
+    fsbench, results: ResultSet, tail: bytes, named: str, form: str
+):
+    whole = fsbench("show", str(results.folder), "--format", form)
+    with open(results.folder / "runs.jsonl", "ab") as file:
+        file.write(tail)
+    outcome = fsbench("show", str(results.folder), "--format", form)
+    assert (outcome.exit_code, outcome.out) == (1, whole.out)
+    assert outcome.err.startswith(f"fsbench: warning: {results.folder}/{named}")
+    assert outcome.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("content", [None, b"[", b"[]", b'{"schema": 2}'])
+def test_without_a_readable_manifest_the_runs_are_shown_and_what_is_missing_is_named(
+    fsbench, results: ResultSet, content: bytes | None
+):
+    manifest = results.folder / "manifest.json"
+    manifest.unlink() if content is None else manifest.write_bytes(content)
     outcome = fsbench("show", str(results.folder))
-    assert outcome.exit_code == 0
-    assert outcome.err == f"fsbench: warning: {results.folder}/runs.jsonl:2: dropped a torn last line\n"
+    assert outcome.exit_code == 1
+    assert outcome.out.startswith("1 cell, 1 run, ")
+    assert outcome.err.startswith(f"fsbench: warning: {manifest}: left out: ")
+    assert outcome.err.endswith("the order of the cells, the planned runs and the provenance are not known\n")
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "messages"),
     [
-        ("", "holds no recorded run yet"),
-        ("{}\n", "runs.jsonl:1: schema None"),
-        ("nonsense\n" + json.dumps(record(run_spec())) + "\n", "runs.jsonl:1: "),
-        ("\xff\n\n", "runs.jsonl:1: "),
+        ("", ["holds no recorded run yet"]),
+        ("{}\n", ["runs.jsonl:1: left out: schema None", "holds no run that can be read"]),
+        ("\xff\n\n", ["runs.jsonl:1: left out: not UTF-8", "holds no run that can be read"]),
     ],
 )
-def test_a_file_that_cannot_be_shown_is_one_line(fsbench, results: ResultSet, content: str, message: str):
+def test_where_there_is_nothing_to_show_it_says_so(fsbench, results: ResultSet, content: str, messages: list[str]):
     (results.folder / "runs.jsonl").write_text(content, encoding="latin-1")
     outcome = fsbench("show", str(results.folder))
     assert (outcome.exit_code, outcome.out) == (2, "")
-    assert message in outcome.err
-    assert outcome.err.count("\n") == 1
+    for line, message in zip(outcome.err.splitlines(), messages, strict=True):
+        assert message in line
+
+
+def test_a_folder_with_a_name_that_steers_the_terminal_is_named_without_it(fsbench, tmp_path: Path):
+    outcome = fsbench("show", str(tmp_path / "\x1b[2J\u202e"))
+    assert "\\x1b[2J\\u202e is no result set" in outcome.err
+    assert outcome.err.removesuffix("\n").isprintable()
 
 
 @pytest.mark.parametrize("place", ["", "nowhere", "set/manifest.json"])

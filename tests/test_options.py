@@ -55,6 +55,19 @@ def test_a_malformed_spec_is_refused_and_quoted(text: str):
     assert repr(text) in str(error.value)
 
 
+@pytest.mark.parametrize("text", ["x:a=\x1b[2J", "x:a=\x00", "x:a=\u202egnp", "x:a=two\nlines", "x:a=\ud800"])
+def test_a_spec_that_could_not_be_printed_is_refused_and_quoted_without_it(text: str):
+    with pytest.raises(UserError, match="has characters that cannot be printed") as error:
+        Spec.parse(text)
+    assert str(error.value).isprintable()
+
+
+def test_a_spec_of_absurd_length_is_refused_by_its_beginning():
+    assert Spec.parse("x:a=" + "b" * 996).name == "x"
+    with pytest.raises(UserError, match=r"'x:a=b+'\.\.\. has 1001 characters, expected at most 1000"):
+        Spec.parse("x:a=" + "b" * 997)
+
+
 _words = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
 
 

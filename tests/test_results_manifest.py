@@ -9,6 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fsbench.matrix import Settings, interleave
 from fsbench.plugins import find_plugin
@@ -86,6 +88,9 @@ def test_only_variables_that_change_training_are_recorded():
         "NCCL_ALGO": "Ring",
         "NCCL_TOPO_FILE": "/etc/topo.xml",
         "NCCL_COMM_ID": "node7:1234",
+        "NCCL_HOSTID": "node7",
+        "FSBENCH_API_KEY": "hush",
+        "TORCH_HUB_TOKEN": "hush",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         "FSBENCH_DEBUG": "1",
         "FSBENCH_DATA": "/data",
@@ -101,6 +106,21 @@ def test_only_variables_that_change_training_are_recorded():
         "OMP_NUM_THREADS": "1",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
     }
+
+
+@settings(max_examples=40)
+@given(st.dictionaries(st.text(), st.text()))
+def test_of_an_environment_of_any_other_names_nothing_is_recorded(variables: dict[str, str]):
+    prefixes = ("NCCL_", "TORCH_", "FSBENCH_")
+    names = {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES"}
+    assert all(name in names or name.startswith(prefixes) for name in environment(variables))
+    assert environment({f"MY_{name}": value for name, value in variables.items()}) == {}
+
+
+def test_what_runs_is_recorded_with_nothing_of_the_environment_beyond_the_list(monkeypatch):
+    monkeypatch.setenv("API_TOKEN", "hush-hush")
+    monkeypatch.setenv("FSBENCH_API_KEY", "hush-hush")
+    assert "hush-hush" not in json.dumps(make())
 
 
 @pytest.fixture

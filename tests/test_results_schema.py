@@ -7,7 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from fsbench.results.schema import METRICS, NO_COLLECTOR, NOT_COLLECTED, make_record, record_fault
+from fsbench.results.decoding import decode
+from fsbench.results.record_shape import record_fault
+from fsbench.results.schema import METRICS, NO_COLLECTOR, NOT_COLLECTED, make_record
 from tests.fakes import FIGURES, record, run_spec
 
 DESIGNED = [
@@ -20,6 +22,10 @@ DESIGNED = [
     "blocked_share", "replica_spread", "ndcg_at_10", "ndcg_at_10_se", "hr_at_10", "ne", "loss",
     "seconds_to_target", "peak_rss_mib", "peak_gpu_mib", "power_w_mean", "sm_util_mean",
 ]  # fmt: skip
+
+
+def nested(levels: int) -> dict:
+    return {"a": nested(levels - 1)} if levels else {}
 
 
 def make(**changes):
@@ -89,11 +95,28 @@ def test_a_run_that_did_not_end_explains_all_its_metrics_at_once():
         ({"metrics": {"bytes_by_class": {"ids": float("inf")}}}, r"record\.metrics\.bytes_by_class\.ids is inf"),
         ({"per_rank": [{"compute_s": float("nan")}]}, r"record\.per_rank\[0\]\.compute_s is nan"),
         ({"observed": {"sync": {"parameters": {1, 2}}}}, "parameters is a set, which a record cannot hold"),
+        (
+            {"observed": {"sync": {"rows": 2**64}}},
+            r"record\.observed\.sync\.rows is a whole number of more",
+        ),
+        ({"observed": nested(100)}, "nested too deeply: more than 64 levels"),
     ],
 )
 def test_what_a_reader_could_misread_is_refused(changes: dict, message: str):
     with pytest.raises(ValueError, match=message):
         make(**changes)
+
+
+def test_what_is_made_is_read_again_at_every_bound_that_reading_has():
+    made = make(observed={"sync": {"rows": 2**64 - 1, "deep": nested(50)}})
+    assert decode(json.dumps(made).encode()) == made
+    assert record_fault(made) is None
+
+
+def test_a_reason_of_any_length_leaves_a_record_short():
+    made = make(status="failed", reason="x" * 10**6, metrics={}, missing={})
+    assert made["reason"] == "x" * 2000 + "... (1000000 characters)"
+    assert len(json.dumps(made)) < 2**18
 
 
 @pytest.mark.parametrize(

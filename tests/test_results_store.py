@@ -1,4 +1,4 @@
-"""Result sets on disk: whole lines, torn lines, foreign lines."""
+"""Result sets on disk: made, added to, resumed. What of a damaged one is shown is in `test_results_reading`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fsbench.errors import DataError, UserError
+from fsbench.errors import UserError
 from fsbench.results.store import ResultSet, default_folder
 from tests.fakes import record, run_spec
 
@@ -72,30 +72,17 @@ def test_a_run_recorded_again_replaces_its_earlier_record(results: ResultSet):
     assert results.finished() == {FIRST["run_id"], SECOND["run_id"]}
 
 
-@pytest.mark.parametrize(
-    "torn", ['{"schema": 1, "run_', "\x00\x00", '{"schema": 1}{', '{"wall_s": NaN}', "[" * 100_000]
-)
+@pytest.mark.parametrize("torn", ['{"schema": 1, "r', "\x00\x00", '{"schema": 1}{', '{"wall_s": NaN}', "[" * 100_000])
 @pytest.mark.parametrize("end", ["", "\n"])
-def test_a_torn_last_line_is_dropped_with_a_warning(results: ResultSet, torn: str, end: str):
+def test_an_unreadable_last_line_is_left_out_with_a_warning(results: ResultSet, torn: str, end: str):
     results.append(FIRST)
     with open(runs_file(results), "a") as file:
         file.write(torn + end)
-    with pytest.warns(UserWarning, match=r"runs\.jsonl:2: dropped a torn last line"):
+    with pytest.warns(UserWarning, match=r"runs\.jsonl:2: left out: " + ("" if end else "torn, ")):
         assert results.records() == [FIRST]
 
 
-def test_an_unreadable_line_elsewhere_is_an_error_with_file_and_line(results: ResultSet):
-    runs_file(results).write_text("{torn\n" + json.dumps(FIRST) + "\n")
-    with pytest.raises(DataError, match=r"runs\.jsonl:1: "):
-        results.records()
-
-
-def test_a_record_of_another_schema_is_an_error_even_in_the_last_line(results: ResultSet):
-    results.append({**FIRST, "schema": 2})
-    with pytest.raises(DataError, match=r"runs\.jsonl:1: schema 2; this version of fsbench reads 1"):
-        results.records()
-
-
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("tail", ['{"torn', '{"torn\n', ""])
 def test_resuming_mends_a_torn_end_before_the_next_record(results: ResultSet, tail: str):
     results.append(FIRST)
@@ -116,21 +103,12 @@ def test_resuming_keeps_a_last_record_that_lacks_only_its_line_end(results: Resu
 def test_resuming_keeps_the_first_manifest_and_adds_its_own(results: ResultSet):
     ResultSet.resume(results.folder, {"n": 1})
     ResultSet.resume(results.folder, {"n": 2})
-    assert results.manifest() == {"schema": 1, "resumed": [{"n": 1}, {"n": 2}]}
+    assert results.read().manifest == {"schema": 1, "resumed": [{"n": 1}, {"n": 2}]}
 
 
 def test_resuming_nothing_is_refused(tmp_path: Path):
     with pytest.raises(UserError, match="is no result set"):
         ResultSet.resume(tmp_path, {})
-
-
-def test_a_missing_manifest_is_empty_and_a_broken_one_an_error(results: ResultSet):
-    manifest = results.folder / "manifest.json"
-    manifest.write_text("[]")
-    with pytest.raises(DataError, match=r"manifest\.json: expected an object"):
-        results.manifest()
-    manifest.unlink()
-    assert results.manifest() == {}
 
 
 def test_default_folders_differ():

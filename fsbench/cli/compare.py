@@ -11,6 +11,7 @@ from fsbench.errors import UserError
 from fsbench.results.compare import Compared, compare
 from fsbench.results.compare_data import comparison_csv, comparison_json
 from fsbench.results.compare_table import comparison_report
+from fsbench.results.printable import printable
 from fsbench.results.store import ResultSet
 from fsbench.results.table import FORMATS
 
@@ -20,19 +21,28 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 @click.command("compare")
 @click.argument("results", nargs=-1, metavar="RESULT...", type=click.Path(path_type=Path))
 @click.option("--format", "form", type=click.Choice(FORMATS), default="table", show_default=True)
-def compare_sets(results: tuple[Path, ...], form: str) -> None:
+@click.pass_context
+def compare_sets(ctx: click.Context, results: tuple[Path, ...], form: str) -> None:
     """Hold result sets against the first of them.
 
     Sets of the same workload, data, model and machine compare cell by cell. Those of other machines, clusters or
     versions compare as ratios within each set; those that trained something else do not, and it says why.
+    What cannot be read of a set is named, the rest is compared, and the exit code is 1.
     """
-    comparison = compare(_open(results))
+    contents = [result_set.read() for result_set in _open(results)]
+    comparison = compare(
+        [
+            Compared(letter, printable(str(path), form), printable(one.manifest, form), printable(one.records, form))
+            for letter, path, one in zip(_LETTERS, results, contents, strict=False)
+        ]
+    )
     writers = {"json": comparison_json, "csv": comparison_csv}
     click.echo(writers[form](comparison) if form in writers else comparison_report(comparison, form))
+    ctx.exit(int(any(one.unread for one in contents)))
 
 
-def _open(paths: Sequence[Path]) -> list[Compared]:
-    """The result sets by letter.
+def _open(paths: Sequence[Path]) -> list[ResultSet]:
+    """The result sets, each named once.
 
     Raises:
         UserError: fewer than two, more than there are letters, or one that is no result set or given twice.
@@ -47,7 +57,4 @@ def _open(paths: Sequence[Path]) -> list[Compared]:
         if (folder := one.folder.resolve()) in seen:
             raise UserError(f"{path} and {seen[folder]} are the same result set; name another to compare it with")
         seen[folder] = path
-    return [
-        Compared(letter, str(path), one.manifest(), one.records())
-        for letter, path, one in zip(_LETTERS, paths, sets, strict=False)
-    ]
+    return sets

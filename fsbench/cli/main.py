@@ -1,6 +1,7 @@
 """The `fsbench` command: finds the subcommand, and turns failures into one line and an exit code.
 
-Exit codes: 0 all is well; 1 a run failed or fell back; 2 bad input; 130 interrupted.
+Exit codes: 0 all is well; 1 a run failed or fell back, or a part of a result set could not be read; 2 bad input; 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import click
 import fsbench
 from fsbench.errors import FsbenchError
 from fsbench.options import nearest
+from fsbench.results.printable import visible
 
 COMMANDS = {
     "run": "fsbench.cli.run:run",
@@ -25,6 +27,10 @@ COMMANDS = {
     "compare": "fsbench.cli.compare:compare_sets",
     "data": "fsbench.cli.data:data",
 }
+
+
+_LONGEST = 2000
+"""Characters of a message: it may quote what a file of others holds."""
 
 
 class LazyGroup(click.Group):
@@ -93,4 +99,5 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    line = visible(" ".join(text.split()))
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."

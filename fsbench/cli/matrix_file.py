@@ -15,29 +15,45 @@ from typing import Any
 from fsbench.cli.request import Asked, Request, check_key, texts_of
 from fsbench.errors import UserError
 
+LARGEST = 2**18
+"""Bytes: ten thousand names."""
+_PART_OF_A_KEY = r"""(?:[\w-]++|"(?:\\.|[^"\\\n]){0,99}+"|'[^'\n]{0,99}+')"""
+_LONG_KEY = re.compile(rf"(?<![\w-]){_PART_OF_A_KEY}(?:[ \t]*+\.[ \t]*+{_PART_OF_A_KEY}){{100}}")
+"""A dotted key of a hundred parts: the memory that the reader of TOML takes grows with their square. (Longer parts
+than these there can be too few of.)"""
+
 
 def read_matrix(path: Path) -> Request:
     """What a matrix file asks for. Names are looked up later; each `Asked` knows its line.
 
     Raises:
-        UserError: a file that cannot be read or is no TOML, an unknown key, or a value of the wrong type.
+        UserError: a file that cannot be read, is larger than `LARGEST` or is no TOML, an unknown key, or a value of the
+            wrong type.
     """
     text = _read(path)
+    if _LONG_KEY.search(text):
+        raise UserError(f"{path}: nested too deeply")
     try:
         table = tomllib.loads(text)
+        bare = re.sub("#.*", "", text)
+        return {key: list(_asked(path, bare, key, value)) for key, value in table.items()}
     except tomllib.TOMLDecodeError as error:
         raise UserError(_malformed(path, text, error)) from None
     except RecursionError:
-        raise UserError(f"{path}: not TOML: nested too deeply") from None
-    bare = re.sub("#.*", "", text)
-    return {key: list(_asked(path, bare, key, value)) for key, value in table.items()}
+        raise UserError(f"{path}: nested too deeply") from None
+    except ValueError:
+        # Python's own words are about its limits.
+        raise UserError(f"{path}: not TOML: a number has too many digits") from None
 
 
 def _read(path: Path) -> str:
     try:
-        content = path.read_bytes()
+        with open(path, "rb") as file:
+            content = file.read(LARGEST + 1)
     except OSError as error:
         raise UserError(f"cannot read the matrix file {path}: {error.strerror}") from None
+    if len(content) > LARGEST:
+        raise UserError(f"{path}: larger than {LARGEST // 2**10} KiB, which no matrix needs")
     try:
         return content.decode().replace("\r\n", "\n")
     except UnicodeDecodeError as error:

@@ -6,6 +6,7 @@ Nothing has started when a `Plan` exists, and nothing that a user can mistype is
 from __future__ import annotations
 
 import dataclasses
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from fsbench.cli.request import DEFAULT_CHOICES, SETTINGS, Asked, Request
 from fsbench.errors import UserError
 from fsbench.matrix import (
     DRIVEN_AXES,
+    MOST_CELLS,
+    MOST_RUNS,
     STRATEGY_AXES,
     Cell,
     RunSpec,
@@ -132,6 +135,7 @@ def make_plan(request: Request, matrix: str | None) -> Plan:
         UserError: the first thing that is wrong, where, and what would be right.
     """
     settings = _settings({key: request[key][0] for key in SETTINGS if key in request})
+    _check_number(matrix, settings, [len(request.get(kind, ())) or 1 for kind in KINDS])
     return Plan(matrix, settings, {kind: _choices(kind, request.get(kind, ())) for kind in KINDS})
 
 
@@ -158,6 +162,20 @@ def _settings(request: Mapping[str, Asked]) -> Settings:
         typed = build_options(Settings, {key: asked.text}, owner=asked.where or key)
         values[key] = getattr(typed, key)
     return Settings(**values)
+
+
+def _check_number(matrix: str | None, settings: Settings, numbers: Sequence[int]) -> None:
+    """Before anything is made of them: `numbers` of names by kind."""
+    cells = math.prod(numbers)
+    runs = cells * settings.repeats
+    where = f"{matrix}: " if matrix else ""
+    if cells > MOST_CELLS:
+        factors = " x ".join(str(number) for number in numbers if number > 1)
+        raise UserError(f"{where}{factors} names are {cells:,} cells, expected at most {MOST_CELLS:,}")
+    if runs > MOST_RUNS:
+        raise UserError(
+            f"{where}{cells:,} cells x {settings.repeats:,} repeats are {runs:,} runs, expected at most {MOST_RUNS:,}"
+        )
 
 
 def _choices(kind: str, asked: Sequence[Asked]) -> list[Choice]:

@@ -22,6 +22,8 @@ from fsbench.plugins import KINDS
 DEFAULT_CHOICES = {**DEFAULTS, "workloads": "ml-100k", "clusters": "local:ranks=2"}
 SETTINGS = tuple(field.name for field in dataclasses.fields(Settings))
 KEYS = (*KINDS, *SETTINGS)
+_SHOWN = 120
+"""Characters of a value in a message."""
 
 
 @dataclass(frozen=True)
@@ -113,4 +115,5 @@ def _toml(key: str, value: str) -> list[str]:
 
 
 def _as_toml(value: Any) -> str:
-    return json.dumps(value, default=str, ensure_ascii=False)
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from fsbench.errors import UserError
 from fsbench.matrix import RunSpec
 from fsbench.results.manifest import make_manifest
 from fsbench.results.schema import make_record
-from fsbench.results.store import ResultSet, default_folder
+from fsbench.results.store import ResultSet, default_folder, held
 from fsbench.results.table import render
 
 if TYPE_CHECKING:
@@ -124,17 +125,18 @@ def _execute(plan: Plan, data_dir: Path | None, folder: Path, resume: bool, quie
         options=plan.options,
         data=prepare(plan, data_dir),
     )
-    result_set = _open(folder, {**manifest, "matrix": {"name": plan.matrix, **plan.specs}}, resume)
-    finished = result_set.finished()
-    runs = _set_unsupported_aside(plan, [run for run in plan.runs if run.run_id not in finished], result_set)
-    try:
-        run_session(runs, result_set, data_dir, quiet)
-    except KeyboardInterrupt:
-        click.echo(f"continue with --resume --out {folder}", err=True)
-        raise
-    click.echo(render(result_set.records(), "table", result_set.manifest()))
+    with _opened(folder, {**manifest, "matrix": {"name": plan.matrix, **plan.specs}}, resume) as result_set:
+        finished = result_set.finished()
+        runs = _set_unsupported_aside(plan, [run for run in plan.runs if run.run_id not in finished], result_set)
+        try:
+            run_session(runs, result_set, data_dir, quiet)
+        except KeyboardInterrupt:
+            click.echo(f"continue with --resume --out {folder}", err=True)
+            raise
+        contents = result_set.read()
+    click.echo(render(contents.records, "table", contents.manifest))
     click.echo(f"\nresults: {folder}")
-    return _exit_code(plan, result_set)
+    return _exit_code(plan, contents.records)
 
 
 def _require_torch() -> None:
@@ -143,11 +145,18 @@ def _require_torch() -> None:
         raise UserError("training needs PyTorch, which is not installed; pip install 'fsbench[cpu]'")
 
 
-def _open(folder: Path, manifest: Mapping[str, Any], resume: bool) -> ResultSet:
-    """A new result set, or the one to resume: cells may be added to it, but all its runs are of one kind."""
-    if not resume:
-        return ResultSet.create(folder, manifest)
-    first = ResultSet.open(folder).manifest()
+@contextmanager
+def _opened(folder: Path, manifest: Mapping[str, Any], resume: bool) -> Iterator[ResultSet]:
+    """A new result set, or the one to resume, which no other process writes to inside the context."""
+    if resume:
+        ResultSet.open(folder)
+    with held(folder):
+        yield _resumed(folder, manifest) if resume else ResultSet.create(folder, manifest)
+
+
+def _resumed(folder: Path, manifest: Mapping[str, Any]) -> ResultSet:
+    """Cells may be added to a result set, but all its runs are of one kind."""
+    first = ResultSet.open(folder).provenance()
     now = json.loads(json.dumps(manifest))
     for before in (first, *first.get("resumed", ())):
         if fault := _difference(before, now):
@@ -158,7 +167,7 @@ def _open(folder: Path, manifest: Mapping[str, Any], resume: bool) -> ResultSet:
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """In what earlier runs of a set differ from those to come although they must not, or None."""
     for key, form in (("steps", "{} steps"), ("seed", "seed {}")):
-        settings = before.get("settings", now["settings"])
+        settings = {**now["settings"], **before.get("settings", {})}
         was, would_be = ("the default" if value is None else value for value in (settings[key], now["settings"][key]))
         if was != would_be:
             return f"with {form.format(was)}, not {would_be}"
@@ -180,9 +189,9 @@ def _set_unsupported_aside(plan: Plan, runs: Sequence[RunSpec], result_set: Resu
     return [run for run in runs if obstacles[run.cell] is None]
 
 
-def _exit_code(plan: Plan, result_set: ResultSet) -> int:
+def _exit_code(plan: Plan, records: Sequence[Mapping[str, Any]]) -> int:
     """0 if every run is ok, or unsupported as no more than the product of a matrix; else 1."""
-    statuses = {record["run_id"]: record["status"] for record in result_set.records()}
+    statuses = {record["run_id"]: record["status"] for record in records}
     ended = [(run, statuses.get(run.run_id)) for run in plan.runs]
     return int(not all(status == "ok" or (status == "unsupported" and not _named(plan, run)) for run, status in ended))
 

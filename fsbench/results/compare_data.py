@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from fsbench.matrix import CELL_KEYS
 from fsbench.results.compare import CellRatio, Comparison, Match, Only, Part
 from fsbench.results.contrasts import Contrast
+from fsbench.results.printable import as_json
 from fsbench.results.ratios import judged_json
 
 _PLACE = ("workload", "cluster", "kind")
@@ -26,7 +26,7 @@ _COLUMNS = (
 
 
 def comparison_json(comparison: Comparison) -> str:
-    return json.dumps(_data(comparison), allow_nan=False, ensure_ascii=False, indent=2)
+    return as_json(_data(comparison))
 
 
 def comparison_csv(comparison: Comparison) -> str:

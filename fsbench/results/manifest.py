@@ -20,11 +20,11 @@ from typing import Any
 import fsbench
 from fsbench.matrix import Cell, RunSpec, Settings
 from fsbench.plugins import FoundPlugin
+from fsbench.results.manifest_shape import SCHEMA
 
-SCHEMA = 1
 _ENVIRONMENT = re.compile(r"OMP_NUM_THREADS|MKL_NUM_THREADS|CUDA_VISIBLE_DEVICES|NCCL_.*|TORCH_.*|FSBENCH_.*")
-_NOT_RECORDED = frozenset({"FSBENCH_DATA", "NCCL_COMM_ID"})
-"""Where data lies, and a variable whose value is a host's address."""
+_NOT_RECORDED = re.compile(r"FSBENCH_DATA|NCCL_COMM_ID|NCCL_HOSTID|.*(TOKEN|SECRET|PASSW|CREDENTIAL|KEY).*")
+"""Where data lies, what names a host, and what someone may have put among these that is for nobody else."""
 _PACKAGES = ("torch", "torchrec", "numpy")
 _PATH = re.compile(r"(?:^|(?<=[=,:;\s]))(?:~|/|[A-Za-z]:[\\/]).*")
 # A finding is (value, None) or (None, why there is none).
@@ -81,7 +81,7 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
     return {
         name: without_path(value)
         for name, value in sorted(variables.items())
-        if _ENVIRONMENT.fullmatch(name) and name not in _NOT_RECORDED
+        if _ENVIRONMENT.fullmatch(name) and not _NOT_RECORDED.fullmatch(name)
     }
 
 

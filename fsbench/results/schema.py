@@ -13,30 +13,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fsbench.matrix import CELL_KEYS, RunSpec
+from fsbench.matrix import RunSpec
 from fsbench.options import nearest
+from fsbench.results.decoding import LARGEST_INTEGER, check_depth
 
 SCHEMA = 1
 KINDS = ("cpu", "gpu", "sim")
 STATUSES = ("ok", "fallback", "unsupported", "failed", "timeout", "oom")
 MEASURED = ("ok", "fallback")
 """Statuses of runs that trained to their end and have metrics."""
-RECORD_TYPES: dict[str, type | tuple[type, ...]] = {
-    "schema": int,
-    "run_id": str,
-    "cell": dict,
-    "kind": str,
-    "repeat": int,
-    "seed": int,
-    "status": str,
-    "reason": (str, type(None)),
-    "observed": dict,
-    "metrics": dict,
-    "missing": dict,
-    "per_rank": list,
-    "started": str,
-    "wall_s": (int, float),
-}
+_LONGEST_REASON = 2000
+"""Characters. It stands in a record once for each metric."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +135,7 @@ def make_record(
     _one_of(status, STATUSES, "status")
     if (reason is None) != (status == "ok"):
         raise ValueError(f"status {status} with reason {reason!r}")
+    reason = reason and _shortened(reason)
     values = dict.fromkeys(METRICS) | dict(metrics or {})
     for name in (*values, *(missing or ())):
         _one_of(name, METRICS, "metric")
@@ -168,27 +156,7 @@ def make_record(
         "started": started,
         "wall_s": wall_s,
     }
-    return _plain(record, "record")
-
-
-def record_fault(record: Any) -> str | None:
-    """Why something read from a file is no record that this version understands, or None."""
-    if not isinstance(record, dict):
-        return "expected an object"
-    if record.get("schema") != SCHEMA:
-        return f"schema {record.get('schema')!r}; this version of fsbench reads {SCHEMA}"
-    for key, kind in RECORD_TYPES.items():
-        if not isinstance(record.get(key, ...), kind):
-            return f"{key!r} is missing or of the wrong type"
-    for key, known in (("status", STATUSES), ("kind", KINDS)):
-        if record[key] not in known:
-            return f"unknown {key} {record[key]!r}; {nearest(record[key], known)}"
-    if not all(isinstance(record["cell"].get(key), str) for key in CELL_KEYS):
-        return f"'cell' needs {', '.join(CELL_KEYS)}"
-    for name, value in record["metrics"].items():
-        if not isinstance(value, (dict if name.endswith("_by_class") else (int, float), type(None))):
-            return f"metric {name!r} is {value!r}"
-    return None
+    return plain(record, "record")
 
 
 def _one_of(name: str, known: Sequence[str] | Mapping[str, Any], what: str) -> None:
@@ -204,8 +172,22 @@ def _reasons(absent: Sequence[str], given: Mapping[str, str], general: str | Non
     return {name: str(reason) for name, reason in reasons.items()}
 
 
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}... ({len(text)} characters)"
+
+
+def plain(value: Any, where: str) -> Any:
+    """The same value out of types that JSON knows, within the bounds of `fsbench.results.decoding`; numpy's scalars
+    become Python's. `where`: what it is called in messages.
+
+    Raises:
+        ValueError: what a file cannot hold, and where.
+    """
+    check_depth(value)
+    return _plain(value, where)
+
+
 def _plain(value: Any, where: str) -> Any:
-    """The same value out of types that JSON knows; numpy's scalars become Python's."""
     if value is None or isinstance(value, (str, bool)):
         return value
     if isinstance(value, Mapping):
@@ -213,6 +195,8 @@ def _plain(value: Any, where: str) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
     if isinstance(value, numbers.Integral):
+        if abs(int(value)) >= LARGEST_INTEGER:
+            raise ValueError(f"{where} is a whole number of more than 64 bits")
         return int(value)
     if isinstance(value, numbers.Real):
         if not math.isfinite(value):

@@ -22,6 +22,7 @@ from fsbench.results.comparability import changes, key_of
 from fsbench.results.contrast_table import contrast_blocks
 from fsbench.results.contrasts import contrasts
 from fsbench.results.grid import grid
+from fsbench.results.printable import as_json, printable
 from fsbench.results.ratios import MISSING
 from fsbench.results.schema import METRICS, STATUSES
 
@@ -103,11 +104,12 @@ def render(records: Sequence[Record], format: str = "table", manifest: Mapping[s
         format: one of `FORMATS`. `csv` and `json` hold every metric in full precision, under its schema name.
         manifest: tells the order of the cells and how many runs were planned.
     """
+    records, manifest = printable(list(records), format), printable(manifest, format)
     rows = aggregate(records, manifest)
     if format == "csv":
         return _csv(rows)
     if format == "json":
-        return json.dumps([_json_row(row) for row in rows], allow_nan=False, ensure_ascii=False, indent=2)
+        return as_json([_json_row(row) for row in rows])
     planned = len({*listed(manifest, "runs"), *(record["run_id"] for record in records)})
     return _report(rows, records, manifest, format, planned)
 

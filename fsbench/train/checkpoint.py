@@ -16,6 +16,7 @@ from fsbench.errors import DataError
 from fsbench.train.trainer import Trainer
 
 FORMAT = 1
+_PARTS = ("step", "model", "optimizer", "tables", "sharding", "collectives", "sync")
 
 
 def save(trainer: Trainer, path: Path, step: int) -> None:
@@ -43,14 +44,9 @@ def load(trainer: Trainer, path: Path) -> int:
     """Restores a trainer and returns the next step to train. Collective.
 
     Raises:
-        DataError: no checkpoint, or one of another format.
+        DataError: no checkpoint, one of another format, or a file that holds more than tensors and plain values.
     """
-    try:
-        state: dict[str, Any] = torch.load(path, map_location=trainer.context.device, weights_only=True)
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such checkpoint") from None
-    if state.get("format") != FORMAT:
-        raise DataError(f"{path}: checkpoint format {state.get('format')}, this version reads {FORMAT}")
+    state = _read(path, trainer.context.device)
     trainer.model.load_state_dict(state["model"])
     trainer.optimizer.load_state_dict(state["optimizer"])
     trainer.strategies.embedding.load_state_dict(state["tables"])
@@ -58,3 +54,25 @@ def load(trainer: Trainer, path: Path) -> int:
     trainer.strategies.collectives.load_state_dict(state["collectives"])
     trainer.strategies.sync.load_state_dict(state["sync"])
     return int(state["step"])
+
+
+def _read(path: Path, device: torch.device) -> dict[str, Any]:
+    """The state in a file of anyone: `weights_only` runs nothing that the file asks for."""
+    try:
+        state = torch.load(path, map_location=device, weights_only=True)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such checkpoint") from None
+    except Exception as error:
+        # Damage shows as almost any error. Only the beginning: torch goes on to explain how to trust the file.
+        raise DataError(f"{path}: no checkpoint that is safe to load: {_beginning(error)}") from None
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        found = state.get("format") if isinstance(state, dict) else None
+        raise DataError(f"{path}: checkpoint format {found}, this version reads {FORMAT}")
+    if missing := [part for part in _PARTS if part not in state]:
+        raise DataError(f"{path}: the checkpoint lacks {', '.join(missing)}")
+    return state
+
+
+def _beginning(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0][:120]}" if lines else type(error).__name__

@@ -8,9 +8,11 @@ from typing import Any
 
 from fsbench.axes import AXES, Strategy
 from fsbench.metrics.ranking import ranking_quality
+from fsbench.results.schema import plain
 from fsbench.train.session import Finished
 from fsbench.train.trainer import Trainer
 
+_MOST_EVIDENCE = 2**20
 Operations = Mapping[str, Mapping[str, int]]
 """How many operations of each name, by lane."""
 
@@ -42,7 +44,9 @@ def _evidence(strategy: Strategy) -> dict[str, Any]:
     """A strategy's own details; why there are none, if they cannot be recorded: the run was measured all the same."""
     try:
         evidence = dict(strategy.evidence())
-        json.dumps(evidence, allow_nan=False)
+        if len(text := json.dumps(evidence, allow_nan=False)) > _MOST_EVIDENCE:
+            raise ValueError(f"{len(text)} characters, expected at most {_MOST_EVIDENCE}")
+        plain(evidence, "evidence")
     except Exception as error:
         return {"error": f"not to be recorded: {type(error).__name__}: {error}"}
     return evidence
