@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fsbench.cli.needs import require_torch
 from fsbench.cli.options import data_dir
 from fsbench.errors import UserError
 from fsbench.matrix import RunSpec
@@ -111,7 +111,7 @@ def _plan(matrix: str | None, options: Mapping[str, Sequence[object]], assignmen
 
 def _execute(plan: Plan, data_dir: Path | None, folder: Path, resume: bool, quiet: bool, command: Sequence[str]) -> int:
     """Checks what is left to check, runs what is left to run, prints the table; returns the exit code."""
-    _require_torch()
+    require_torch()
     from fsbench.cli.plan import prepare
     from fsbench.launch.session import run_session
 
@@ -134,12 +134,6 @@ def _execute(plan: Plan, data_dir: Path | None, folder: Path, resume: bool, quie
     click.echo(render(result_set.records(), "table", result_set.manifest()))
     click.echo(f"\nresults: {folder}")
     return _exit_code(plan, result_set)
-
-
-def _require_torch() -> None:
-    # Found, not imported: this process only starts others.
-    if importlib.util.find_spec("torch") is None:
-        raise UserError("training needs PyTorch, which is not installed; pip install 'fsbench[cpu]'")
 
 
 def _open(folder: Path, manifest: Mapping[str, Any], resume: bool) -> ResultSet:
