@@ -109,7 +109,7 @@ def build_options(options_type: type[T], given: Mapping[str, str], *, owner: str
 
 
 def type_fault(options_type: type) -> str | None:
-    """Why `build_options` could not fill the dataclass, or None: an option of a type that text cannot be turned into."""
+    """Why `build_options` could not fill the dataclass, or None: an option that text cannot be turned into."""
     try:
         hints = typing.get_type_hints(options_type)
     except Exception as error:
@@ -145,6 +145,8 @@ def _convert(text: str, kind: Any) -> Any:
         if text not in choices:
             raise ValueError(f"expected one of {', '.join(choices)}")
         return text
+    if kind not in _CONVERTED:
+        raise TypeError(f"options cannot be of type {kind}")
     return _CONVERTED[kind](text)
 
 

@@ -9,7 +9,6 @@ distribution and version.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib
 import inspect
@@ -38,7 +37,7 @@ ALL = "all"
 """On the command line: every installed plugin of a kind. No plugin may be called so."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class FoundPlugin:
     """A plugin as its distribution announces it; `value` is `module:attribute`, not yet imported."""
 
@@ -220,6 +219,11 @@ def _contract(kind: str) -> type:
     return CONTRACTS[kind]
 
 
+def _is_frozen_dataclass(cls: Any) -> bool:
+    parameters = getattr(cls, "__dataclass_params__", None)
+    return inspect.isclass(cls) and parameters is not None and parameters.frozen
+
+
 def _contract_fault(cls: Any, contract: type) -> str | None:
     name = f"{contract.__module__}.{contract.__name__}"
     if not (inspect.isclass(cls) and issubclass(cls, contract)):
@@ -227,7 +231,7 @@ def _contract_fault(cls: Any, contract: type) -> str | None:
     if absent := sorted(getattr(cls, "__abstractmethods__", ())):
         return f"does not define {', '.join(absent)}, which {name} asks for"
     options: Any = getattr(cls, "Options", None)
-    if not (inspect.isclass(options) and dataclasses.is_dataclass(options) and options.__dataclass_params__.frozen):
+    if not _is_frozen_dataclass(options):
         return "has Options that are not a frozen dataclass"
     if fault := type_fault(options):
         return f"has Options that cannot be typed: {fault}"

@@ -1,4 +1,4 @@
-"""What a plugin is, in one line of its own, read from its source text: nothing is imported, so listing is fast and safe."""
+"""What a plugin is, in one line of its own, read from its source text: nothing is imported; listing is fast."""
 
 from __future__ import annotations
 

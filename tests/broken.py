@@ -493,5 +493,3 @@ class Moving(AllReduce):
         if len(self.syncs()) == 1:
             for parameter in self._module.parameters():
                 parameter.data = parameter.data.clone()
-
-

@@ -83,7 +83,7 @@ def test_check_gives_up_on_a_plugin_that_never_finishes_importing(fsbench, site:
 
 def test_check_shows_the_error_of_a_plugin_that_prints_leaves_or_cannot_be_asked_for(fsbench, site: Path):
     modules = {
-        "chatty.py": "import atexit, sys\nprint('a  b')\natexit.register(sys.stderr.write, 'bye')\nimport nowhere_found",
+        "chatty.py": "import atexit\nprint('a  b')\natexit.register(print, 'bye')\nimport nowhere_found",
         "leaving.py": "import os; os._exit(0)",
     }
     names = {"chatty": "chatty:M", "leaving": "leaving:M", "all": "chatty:M", "a:b": "chatty:M"}
@@ -102,7 +102,9 @@ def test_check_shows_the_error_of_a_plugin_that_prints_leaves_or_cannot_be_asked
 
 
 def test_check_does_not_take_an_early_exit_for_a_good_one(fsbench, site: Path):
-    install(site, "third-party", {"sync": {"leaving": "leaves_at_once:M"}}, {"leaves_at_once.py": "import os; os._exit(0)"})
+    install(
+        site, "third-party", {"sync": {"leaving": "leaves_at_once:M"}}, {"leaves_at_once.py": "import os; os._exit(0)"}
+    )
     outcome = fsbench("list", "sync", "--check")
     assert "leaving (third-party 1.0): importing it ended the process, exit code 0" in outcome.out
     assert outcome.exit_code == 1

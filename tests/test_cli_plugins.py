@@ -14,7 +14,7 @@ from tests.fakes import install, install_acme, run_command
 
 pytest.importorskip("torch")
 
-from fsbench.testing import suite  # noqa: E402
+from fsbench.testing import suite
 
 
 @pytest.fixture

@@ -123,7 +123,10 @@ def test_an_axis_that_no_strategy_of_the_cell_uses_is_shown_as_a_dash(fsbench):
         ("--set time_limit_s=0", "--set: time_limit_s=0: expected 1 or more"),
         ("--steps 3 --set steps=4", "steps is given twice: 4 and 3"),
         ("--sync shadow --set sync=allreduce", "sync is given twice: allreduce and shadow"),
-        ("--set sync=shadow:alfa=1", "--set: sync strategy shadow (acme 1.0) has no option 'alfa'; did you mean alpha?"),
+        (
+            "--set sync=shadow:alfa=1",
+            "--set: sync strategy shadow (acme 1.0) has no option 'alfa'; did you mean alpha?",
+        ),
         ("--set sync=allreduce,shadow", "--set: 'allreduce,shadow' is not NAME or NAME:KEY=VALUE,..."),
         ("--set sync=[allreduce]", '--set sync=[allreduce]: expected NAME or a TOML list: ["NAME", "NAME:KEY=VALUE"]'),
         ("--set sync=[]", "--set: sync is an empty list; leave it out to take allreduce"),

@@ -6,16 +6,14 @@ import pytest
 
 pytest.importorskip("torch")
 
-from fsbench.axes import AXES  # noqa: E402
-from fsbench.plugins import find_plugins  # noqa: E402
-from fsbench.testing.find import find_strategy  # noqa: E402
-from fsbench.testing.suite import judge_all  # noqa: E402
+from fsbench.axes import AXES
+from fsbench.plugins import find_plugins
+from fsbench.testing.find import find_strategy
+from fsbench.testing.suite import judge_all
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(180)]
 
-BUILT_IN = [
-    (axis, plugin.name) for axis in AXES for plugin in find_plugins(axis) if plugin.distribution == "fsbench"
-]
+BUILT_IN = [(axis, plugin.name) for axis in AXES for plugin in find_plugins(axis) if plugin.distribution == "fsbench"]
 NOT_CLAIMED = {"repeats", "equals reference", "equal counts"}
 """Promises that a strategy need not make: equality with the reference, and equal counts."""
 

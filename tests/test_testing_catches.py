@@ -6,14 +6,14 @@ import pytest
 
 pytest.importorskip("torch")
 
-from fsbench.plugins import find_plugin  # noqa: E402
-from fsbench.options import Spec  # noqa: E402
-from fsbench.testing.case import Case  # noqa: E402
-from fsbench.testing.pool import shared_pool  # noqa: E402
-from fsbench.testing.suite import checks_of, judge_all  # noqa: E402
-from fsbench.testing.verdicts import name_of  # noqa: E402
-from tests.broken import BROKEN  # noqa: E402
-from tests.fakes import install  # noqa: E402
+from fsbench.options import Spec
+from fsbench.plugins import find_plugin
+from fsbench.testing.case import Case
+from fsbench.testing.pool import shared_pool
+from fsbench.testing.suite import checks_of, judge_all
+from fsbench.testing.verdicts import name_of
+from tests.broken import BROKEN
+from tests.fakes import install
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
-from fsbench.testing.pool import RankPool, TaskFailed  # noqa: E402
+from fsbench.testing.pool import RankPool, TaskFailed
+from tests import support
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(90)]
 
@@ -51,13 +51,6 @@ def ignore_everything(rank, ranks):
     ctypes.PyDLL(None).sleep(600)  # holds the interpreter's lock
 
 
-def exists(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
-    except OSError:
-        return False
-
-
 def test_results_come_by_rank_and_processes_are_used_again(pool):
     first, second = pool.run(process_id, 3), pool.run(process_id, 2)
     assert [(rank, ranks) for rank, ranks, _ in first] == [(0, 3), (1, 3), (2, 3)]
@@ -68,9 +61,7 @@ def test_the_rank_that_failed_first_is_named_with_its_traceback_and_in_a_line(po
     with pytest.raises(TaskFailed) as failed:
         pool.run(raise_on, 3, 2)
     assert "Traceback" in str(failed.value)
-    assert failed.value.line.startswith(
-        "rank 2 of 3: ValueError: this rank is bad in raise_on (test_testing_pool.py:"
-    )
+    assert failed.value.line.startswith("rank 2 of 3: ValueError: this rank is bad in raise_on (test_testing_pool.py:")
 
 
 def test_a_rank_that_dies_is_named_with_its_exit_code(pool):
@@ -83,7 +74,7 @@ def test_at_the_limit_ranks_say_where_they_are_and_are_killed_with_all_they_star
         pool.run(hang_with_a_child, 2, tmp_path, limit_s=3)
     assert "not done after 3 s: rank 0: MainThread in hang_with_a_child (test_testing_pool.py:" in str(failed.value)
     started = [int((tmp_path / rank).read_text()) for rank in ("0", "1")]
-    assert not any(exists(pid) for pid in started)
+    assert all(support.is_gone(pid) for pid in started)
 
 
 def test_a_rank_that_cannot_even_answer_is_killed_too(pool):
@@ -103,5 +94,5 @@ def test_closing_leaves_no_process_and_no_folder():
     pids = [pid for *_, pid in own.run(process_id, 3)]
     folder = own._folder
     own.close()
-    assert not any(exists(pid) for pid in pids)
+    assert all(support.is_gone(pid) for pid in pids)
     assert not folder.exists()

@@ -6,8 +6,8 @@ A test file of a plugin needs two lines:
 
     test_round_robin = strategy_checks("round-robin")
 
-pytest then shows one test a check, as `fsbench plugins check round-robin` shows one line. The checks are plain functions
-in this package, one file an axis: they say what is looked at, and how.
+pytest then shows one test a check, as `fsbench plugins check round-robin` shows one line. The checks are plain
+functions in this package, one file an axis: they say what is looked at, and how.
 """
 
 from __future__ import annotations

@@ -58,6 +58,11 @@ class Case:
             raise Skip("it does not import: see `imports`")
         return create(self.axis, self.spec)
 
+    @property
+    def exact(self) -> bool:
+        """Whether it claims to train as the reference does."""
+        return bool(self.strategy.exact)
+
     def trial(self, scenario: Scenario = "ordinary", spec: Spec | None = None, **how: Any) -> Trial:
         return Trial(self.axis, str(spec or self.spec), scenario, **how)
 

@@ -88,9 +88,9 @@ def gather_and_reduce(rank: int, ranks: int, trial: Trial) -> tuple[str | None, 
         own = [torch.arange(int(np.prod(shape)), dtype=torch.float64).view(shape) + source for source in range(ranks)]
         gathered = collectives.all_gather(lane, own[rank].clone(), kind="state").wait()
         gathers.append(_difference(gathered, torch.stack(own), f"of shape {list(shape)}"))
-        tensor = own[rank].clone()
+        tensor, total = own[rank].clone(), torch.stack(own).sum(0)
         summed = collectives.all_reduce(lane, tensor, kind="dense").wait()
-        reduces += [_difference(tensor, sum(own), "the operand"), _difference(summed, sum(own), "the result")]
+        reduces += [_difference(tensor, total, "the operand"), _difference(summed, total)]
     close_trainer(trainer)
     return next(filter(None, gathers), None), next(filter(None, reduces), None)
 

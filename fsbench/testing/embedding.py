@@ -46,7 +46,9 @@ def show_tables(rank: int, ranks: int, trial: Trial) -> Tables:
 
 
 def _flat(state: dict[str, dict[str, torch.Tensor]]) -> State:
-    return {f"{table}.{name}": tensor.numpy().copy() for table, parts in state.items() for name, tensor in parts.items()}
+    return {
+        f"{table}.{name}": tensor.numpy().copy() for table, parts in state.items() for name, tensor in parts.items()
+    }
 
 
 @on_each_count

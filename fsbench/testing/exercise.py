@@ -104,7 +104,6 @@ class Exercise(Workload):
         return {}
 
 
-
 class Deal(Sharding):
     """Deals samples to ranks in turn, so that most of them move."""
 

@@ -1,4 +1,4 @@
-"""What a sharding strategy promises: see `fsbench.axes.Sharding`. It is asked about batches of all shapes, by every rank."""
+"""What a sharding strategy promises: see `fsbench.axes.Sharding`. Every rank asks it about batches of all shapes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,17 @@ from fsbench.testing.verdicts import Fault, Skip, on_each_count
 from fsbench.train.trainer import Trainer, close_trainer
 
 _ARRAYS = ("costs", "tokens", "bytes", "source", "speeds")
-_SHAPES = ("no sample", "one sample", "few", "ordinary", "one giant", "all alike", "no cost", "uneven sources", "speeds")
+_SHAPES = (
+    "no sample",
+    "one sample",
+    "few",
+    "ordinary",
+    "one giant",
+    "all alike",
+    "no cost",
+    "uneven sources",
+    "speeds",
+)
 
 
 @dataclass(frozen=True)
@@ -45,12 +55,12 @@ def _batch(shape: str, step: int, ranks: int) -> BatchMeta:
     if shape == "uneven sources":
         source = np.sort(numbers.integers(0, ranks, count))
     return BatchMeta(
-        costs=np.zeros(count) if shape == "no cost" else tokens * 1.5,
+        costs=tokens.astype(np.float64) * (shape != "no cost"),
         tokens=tokens.astype(np.int64),
         bytes=tokens.astype(np.int64) * 8,
         source=source.astype(np.int32),
         ranks=ranks,
-        speeds=1.0 + np.arange(ranks) if shape == "speeds" else np.ones(ranks),
+        speeds=1.0 + np.arange(ranks, dtype=np.float64) * (shape == "speeds"),
         token_limit=None,
         step=step,
     )
@@ -64,7 +74,7 @@ def ask(rank: int, ranks: int, trial: Trial) -> Answers:
     first = _answers(trainer, asked)
     drew = not torch.get_rng_state().equal(before)
     wrote = next((shape for shape, batch in asked.items() if not _same(batch, batches(ranks)[shape])), None)
-    for seed in (torch.manual_seed, np.random.seed, random.seed):  # noqa: NPY002
+    for seed in (torch.manual_seed, np.random.seed, random.seed):
         seed(rank + 1)
     close_trainer(trainer)
     trainer, _ = open_cell(rank, ranks, trial)

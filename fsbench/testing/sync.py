@@ -69,8 +69,7 @@ def _parameters(trainer: Trainer) -> NDArray:
 
 def _copied(replicas: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[str, State]:
     return {
-        name: {key: tensor.detach().numpy().copy() for key, tensor in state.items()}
-        for name, state in replicas.items()
+        name: {key: tensor.detach().numpy().copy() for key, tensor in state.items()} for name, state in replicas.items()
     }
 
 

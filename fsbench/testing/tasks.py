@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from fsbench.axes import DEFAULTS
 from fsbench.errors import Unsupported
 from fsbench.launch.process import die_with_parent
 from fsbench.testing.footprint import Footprint, left_behind
@@ -22,15 +23,18 @@ from fsbench.testing.whereabouts import in_a_line, note, whereabouts
 
 READY = "ready"
 """What a rank says first."""
+START_S = 120.0
+"""When it must have said so."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """`function(rank, ranks, *args)`, which may take `limit_s`. `path`: where modules are imported from."""
+    """`function(rank, ranks, *args)`, which may take `limit_s`. `name`: no other task of these ranks has it. `path`:
+    where modules are imported from."""
 
     function: Callable[..., Any]
     ranks: int
-    store: str
+    name: str
     args: tuple[Any, ...]
     limit_s: float
     path: tuple[str, ...]
@@ -62,21 +66,29 @@ class Hung:
     at: str
 
 
-def serve(pipe: Connection, rank: int, folder: str) -> None:
-    """Runs tasks until the pipe closes or one fails. `folder`: where the rank's output and temporary files go."""
+def serve(pipe: Connection, rank: int, folder: str, port: int) -> None:
+    """Runs tasks until the pipe closes or one fails.
+
+    Args:
+        folder: where the rank's output and temporary files go.
+        port: of the store at which the ranks meet.
+    """
     os.setsid()
     die_with_parent()
     own = _settle(Path(folder, f"rank-{rank}-{os.getpid()}"))
     import torch
+    import torch.distributed as dist
 
     from fsbench.collect import recorder
 
     torch.set_num_threads(1)
     recorder.register_backends()
+    store = dist.TCPStore("127.0.0.1", port)
+    _warm_up(dist.PrefixStore(f"alone-{rank}", store))
     pipe.send(READY)
     while True:
         try:
-            pipe.send(_next(pipe, rank, own))
+            pipe.send(_next(pipe, rank, own, store))
         except EOFError:
             return
         except BaseException as error:
@@ -86,37 +98,46 @@ def serve(pipe: Connection, rank: int, folder: str) -> None:
             os._exit(1)
 
 
-def _next(pipe: Connection, rank: int, folder: Path) -> Ended:
+def _next(pipe: Connection, rank: int, folder: Path, store: Any) -> Ended:
     """Waits for a task and runs it. If it is not done at the limit, another thread says where it is."""
     task: Task = pipe.recv()
     sys.path[:] = task.path
     note("")
+    before = Footprint.of_this_process(folder)
     watchdog = threading.Timer(task.limit_s, lambda: pipe.send(Hung(whereabouts())))
     watchdog.daemon = True
     watchdog.start()
-    return _run(task, rank, folder, watchdog)
+    result = _in_a_group(task, rank, store)
+    watchdog.cancel()
+    watchdog.join()
+    return Ended(result, left_behind(before, folder))
 
 
-def _run(task: Task, rank: int, folder: Path, watchdog: threading.Timer) -> Ended:
+def _in_a_group(task: Task, rank: int, store: Any) -> Any:
     import torch.distributed as dist
 
     from fsbench.collect import recorder
 
-    before = Footprint.of_this_process(folder)
     dist.init_process_group(
         recorder.GLOO,
-        init_method=f"file://{task.store}",
+        store=dist.PrefixStore(task.name, store),
         rank=rank,
         world_size=task.ranks,
         timeout=timedelta(seconds=task.limit_s),
     )
     result = task.function(rank, task.ranks, *task.args)
     dist.destroy_process_group()
-    watchdog.cancel()
-    watchdog.join()
     # Trainers hold themselves in cycles, and each has a dozen gloo threads: they would pile up.
     gc.collect()
-    return Ended(result, left_behind(before, folder))
+    return result
+
+
+def _warm_up(store: Any) -> None:
+    """Trains a little, alone: torch and gloo start threads and open files that stay, and no task has left those."""
+    from fsbench.testing.trial import Trial, train
+
+    alone = Trial("sharding", DEFAULTS["sharding"])
+    _in_a_group(Task(train, 1, "warm-up", (alone,), START_S, ()), 0, store)
 
 
 def _settle(folder: Path) -> Path:

@@ -180,4 +180,4 @@ def _addresses(trainer: Trainer) -> list[int]:
 
 def _groups() -> int:
     """Process groups of this process."""
-    return len(dist.distributed_c10d._world.pg_map)  # type: ignore[attr-defined]
+    return len(dist.distributed_c10d._world.pg_map)
