@@ -32,8 +32,8 @@ def ranks():
     """`ranks.run(function, n, *args)`: the function on n real ranks; results by rank."""
     if importlib.util.find_spec("torch") is None:
         pytest.skip("needs torch: pip install 'fsbench[cpu]'")
-    from tests.pool import RankPool
+    from fsbench.testing.pool import shared_pool
 
-    pool = RankPool()
+    pool = shared_pool()
     yield pool
     pool.close()

@@ -134,7 +134,7 @@ BAD_FILES = [
     ),
     (
         "sync = 'shadow:alfa=1'",
-        "m.toml:1: sync strategy shadow has no option 'alfa'; did you mean alpha? valid: alpha\n",
+        "m.toml:1: sync strategy shadow (acme 1.0) has no option 'alfa'; did you mean alpha? valid: alpha\n",
     ),
     ("sync = ''", "m.toml:1: '' is not NAME or NAME:KEY=VALUE,...\n"),
     ("sync = 'none'\nrepeats 3", "m.toml:2:9: not TOML: Expected '=' after a key in a key/value pair\n"),
@@ -283,7 +283,7 @@ def test_a_dry_run_tells_what_does_not_go_together_and_what_happens_instead(fsbe
     once = "collectives is -: none of these uses it, so cells that differ only there run once"
     assert rows(together) == [
         ["embedding solo + sync shadow", once, "6, 13"],
-        ["sharding strategy quantum", "unsupported: needs a quantum computer, found none", "8-14"],
+        ["sharding strategy quantum (acme 1.0)", "unsupported: needs a quantum computer, found none", "8-14"],
     ]
 
 

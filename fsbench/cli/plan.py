@@ -31,9 +31,8 @@ from fsbench.matrix import (
     product,
 )
 from fsbench.options import Spec, build_options
-from fsbench.plugins import KINDS, NOUNS, FoundPlugin, create, find_plugin, find_plugins
-
-ALL = "all"
+from fsbench.plugins import ALL, KINDS, NOUNS, FoundPlugin, create, find_plugin, find_plugins
+from fsbench.probe import probe_all
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,8 @@ class Plan:
             return Obstacle(self.indifferent(cell, axis), idle, named=True)
         for kind, chosen in self.chosen(cell).items():
             if chosen.unmet:
-                return Obstacle(f"{NOUNS[kind]} {chosen.spec}", chosen.unmet, chosen.named)
+                who = f"{NOUNS[kind]} {chosen.spec} ({chosen.plugin.origin})"
+                return Obstacle(who, chosen.unmet, chosen.named)
         return None
 
     def indifferent(self, cell: Cell, axis: str) -> str:
@@ -219,21 +219,22 @@ def _unmet(kind: str, plugin: FoundPlugin, instance: Any) -> str | None:
 
 
 def _working(kind: str) -> list[Choice]:
-    """Every installed plugin that can be made without options; a broken one is left out, with a warning."""
-    choices = []
-    for spec in _expand(kind):
-        try:
-            choices.append(_choice(kind, Asked(str(spec))))
-        except UserError as error:
-            warnings.warn(f"left out: {error}", stacklevel=2)
-    return choices
-
-
-def _expand(kind: str) -> list[Spec]:
-    """Every installed plugin, the default first, because the first-named is what others are compared with."""
+    """Every installed plugin that can be made without options, the default first, because the first-named is what
+    others are compared with. A broken one, that nobody named, is left out with a warning, whatever it does when it is
+    imported: a process of its own finds out first."""
     default = Spec.parse(DEFAULT_CHOICES[kind]).name
-    names = dict.fromkeys(plugin.name for plugin in find_plugins(kind))
-    return [Spec(name) for name in sorted(names, key=lambda name: (name != default, name))]
+    plugins = sorted(find_plugins(kind), key=lambda plugin: (plugin.name != default, plugin.name))
+    choices, faults = [], []
+    for plugin, done in probe_all(plugins).items():
+        try:
+            if done.fault:
+                raise UserError(done.fault)
+            choices.append(_choice(kind, Asked(plugin.name)))
+        except UserError as error:
+            faults.append(str(error))
+    for fault in dict.fromkeys(faults):
+        warnings.warn(f"left out: {fault}", stacklevel=2)
+    return choices
 
 
 def _uses(chosen: Mapping[str, Choice]) -> dict[str, frozenset[str]]:

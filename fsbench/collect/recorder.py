@@ -74,6 +74,11 @@ class OperationLog:
             totals[kind] = totals.get(kind, 0) + size
         return totals
 
+    def sequence(self) -> list[tuple[str, str, int]]:
+        """Name, kind and bytes of each operation, in issue order."""
+        # A background lane may be adding to them.
+        return list(zip(self._names, self._kinds, self._bytes, strict=False))
+
     def arrays(self, kinds: Sequence[str]) -> LaneOps:
         """As arrays; `kinds` gives the code of each kind."""
         code = {kind: i for i, kind in enumerate(kinds)}
