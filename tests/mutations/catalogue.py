@@ -1,11 +1,11 @@
 """Mutations as data: `tests/mutations/*.toml`.
 
-    [[mutation]]
-    name = "a rank's SIGTERM is not told apart"     # a sentence: what is taken away
-    file = "fsbench/launch/verdict.py"              # from the root of the repository
-    find = "text that occurs once in the file"
-    replace = "what stands there instead"
-    tests = ["tests/test_x.py::test_y"]             # pytest node IDs, at least one of which must fail then
+[[mutation]]
+name = "a rank's SIGTERM is not told apart"     # a sentence: what is taken away
+file = "fsbench/launch/verdict.py"              # from the root of the repository
+find = "text that occurs once in the file"
+replace = "what stands there instead"
+tests = ["tests/test_x.py::test_y"]             # pytest node IDs, at least one of which must fail then
 """
 
 from __future__ import annotations

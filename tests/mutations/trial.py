@@ -52,7 +52,15 @@ def run_tests(tests: Sequence[str], mutation: Mutation | None = None) -> Trial:
         if mutation:
             mutation.apply(tree)
         started = time.monotonic()
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={folder / 'report.xml'}"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-rfEs",
+            "-p",
+            "no:cacheprovider",
+            f"--junitxml={folder / 'report.xml'}",
+        ]
         # A mutation counts as noticed at the first failure; without one, all failures are of interest.
         command += [*(["-x"] if mutation else []), *tests]
         done = subprocess.run(
