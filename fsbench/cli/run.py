@@ -53,7 +53,7 @@ def _choice(flag: str, kind: str, what: str) -> Any:
     "assignments",
     multiple=True,
     metavar="KEY=VALUE",
-    help='Set repeats, steps, seed, time_limit_s (of a run), or names in TOML: sync=["NAME", "NAME"].',
+    help='Set repeats, steps, seed, time_limit_s, stall_limit_s (of a run), or names: sync=["NAME", "NAME"].',
 )
 @data_dir
 @click.option(
