@@ -432,6 +432,7 @@ def test_a_matrix_that_was_interrupted_and_resumed_equals_the_unbroken_one_cell_
         def poll(beats):
             if len(started) == 2:
                 signal.raise_signal(signal.SIGINT)
+            on_poll(beats)
 
         started.append(folder)
         return run_to_end(command, environment, folder, ranks, limits, poll, hurry)

@@ -49,9 +49,9 @@ def test_a_rate_is_read_in_bits_a_second_and_shown_in_its_largest_unit(text, bit
 
 @pytest.mark.parametrize("text", ["400", "fast", "mbit", "-1mbit", "400 mbit", "4e2mbit", "400mib", "nanmbit"])
 def test_what_is_no_rate_is_refused_with_examples(text):
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=r"^cluster local \(fsbench .*\): ") as error:
         local(f"link={text}")
-    assert str(error.value) == f"cluster local: option link={text}: expected a rate such as 400mbit or 2.5gbit"
+    assert str(error.value).endswith(f": option link={text}: expected a rate such as 400mbit or 2.5gbit")
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,9 @@ def test_what_is_no_rate_is_refused_with_examples(text):
     ],
 )
 def test_hosts_that_make_no_sense_are_refused(text, message):
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=r"^cluster local \(fsbench .*\): ") as error:
         local(text)
-    assert str(error.value) == f"cluster local: {message}"
+    assert str(error.value).endswith(f"): {message}")
 
 
 def test_a_cluster_says_what_it_is():
@@ -217,7 +217,8 @@ def test_the_next_network_removes_what_a_killed_process_left():
 ABANDON = f"""
 import os
 from fsbench.launch import links
-links.network(2, {RATE}).__enter__()
+network = links.network(2, {RATE})
+network.__enter__()
 print(os.getpid(), sum(owner == os.getpid() for _, owner in links._owned()), flush=True)
 os._exit(0)
 """
