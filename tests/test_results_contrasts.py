@@ -91,7 +91,13 @@ def test_the_default_matrix_asks_four_contrasts():
 def test_the_order_of_the_manifest_decides_and_not_the_order_of_the_runs():
     backwards = runs()[::-1]
     assert one(backwards).base == "naive"
-    assert contrasts(backwards)[0].base == "cost-aware"
+    last_first = {"cells": manifest()["cells"][::-1]}
+    assert contrasts(backwards, last_first)[0].base == "cost-aware"
+
+
+def test_without_a_manifest_the_default_of_an_axis_is_its_base_whatever_was_recorded_first():
+    found = contrasts(runs()[::-1])
+    assert [(c.strategy, c.base) for c in found] == [("cost-aware", "naive"), ("shadow-ma:alpha=0.5", "allreduce")]
 
 
 def test_another_base_can_be_asked_for_and_is_taken_where_there_is_one():

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from fsbench.axes import DEFAULTS
 from fsbench.matrix import CELL_KEYS, Cell
 
 Record = Mapping[str, Any]
@@ -25,9 +26,18 @@ def listed(manifest: Mapping[str, Any] | None, key: str) -> list[Any]:
 
 
 def named_cells(records: Sequence[Record], manifest: Mapping[str, Any] | None) -> list[Cell]:
-    """Each cell once: those of the manifest, also where no run of them is recorded, then others that have runs."""
-    named = [*listed(manifest, "cells"), *(record["cell"] for record in records)]
-    return list(dict.fromkeys(map(cell_of, named)))
+    """Each cell once: those of the manifest, also where no run of them is recorded, then others that have runs.
+
+    Runs are recorded in a shuffled order. Where the manifest does not tell which strategy was named first, it is the
+    default of its axis.
+    """
+    named = dict.fromkeys(map(cell_of, listed(manifest, "cells")))
+    others = {cell_of(record["cell"]) for record in records} - named.keys()
+    return [*named, *sorted(others, key=_defaults_first)]
+
+
+def _defaults_first(cell: Cell) -> list[tuple[bool, str]]:
+    return [(getattr(cell, key) != DEFAULTS.get(key), getattr(cell, key)) for key in CELL_KEYS]
 
 
 def short_names(cells: Iterable[Cell]) -> ShortNames:
