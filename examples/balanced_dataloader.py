@@ -2,8 +2,9 @@
 
     python examples/balanced_dataloader.py
 
-Prints how long ranks would wait for each other with and without balancing, and how far two balanced ranks end from one
-process that trains the same global batches: by rounding only. All gradients are right, whoever trains which sample.
+Prints how long ranks would wait for each other with and without balancing (one history may be longer than a rank's
+share), and how what two balanced ranks learn differs from what one process learns of the same global batches: by
+rounding only. Gradients are right, whoever trains which sample.
 """
 
 import os
@@ -76,13 +77,14 @@ def balanced(data, rank, ranks, sharding="cost-aware"):
 
 
 def train(rank, ranks, sharding="cost-aware"):
-    """The weights after training, [parameters]; with more than one rank, in a process group of that size."""
+    """What the weights learned, [parameters]; with more than one rank, in a process group of that size."""
     data = Histories()
     batches = balanced(data, rank, ranks, sharding)
     loader = DataLoader(data, batch_sampler=batches, collate_fn=collate)
     model = Model()
     parallel = DistributedDataParallel(model) if ranks > 1 else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    initial = parameters_to_vector(model.parameters()).detach()
     for epoch in range(EPOCHS):
         batches.set_epoch(epoch)
         for k, batch in enumerate(loader, batches.first):
@@ -91,14 +93,14 @@ def train(rank, ranks, sharding="cost-aware"):
             loss = parallel(*batch).sum() * ranks / batches.counts(k).targets
             loss.backward()
             optimizer.step()
-    return parameters_to_vector(model.parameters()).detach()
+    return parameters_to_vector(model.parameters()).detach() - initial
 
 
 def run_rank(rank, ranks, folder):
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
-    weights = train(rank, ranks)
+    learned = train(rank, ranks)
     if rank == 0:
-        torch.save(weights, Path(folder, "weights.pt"))
+        torch.save(learned, Path(folder, "learned.pt"))
     dist.destroy_process_group()
 
 
@@ -116,11 +118,11 @@ def main():
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # both ranks are on this machine
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(run_rank, args=(2, folder), nprocs=2)
-        two = torch.load(Path(folder, "weights.pt"))
+        two = torch.load(Path(folder, "learned.pt"))
     one = train(0, 1)
     for sharding in ("naive", "cost-aware"):
         print(f"{sharding}: ranks would wait {100 * predicted_waiting(2, sharding):.2f} % of their time")
-    print(f"two ranks end {(two - one).norm() / one.norm():.1e} of the norm away from one process")
+    print(f"what two ranks learn differs by {(two - one).norm() / one.norm():.1e} of what one process learns")
 
 
 if __name__ == "__main__":

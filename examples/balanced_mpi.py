@@ -1,5 +1,6 @@
 """Balanced batches with mpi4py: data-parallel least squares in numpy.
 
+    pip install mpi4py mpich
     mpiexec -n 2 python examples/balanced_mpi.py
 
 No rank is told what another reads: each computes all batches from the lengths, and takes its own.

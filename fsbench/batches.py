@@ -14,6 +14,7 @@ needs numpy only. `examples/balanced_*.py` are whole programs.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -56,6 +57,10 @@ class BalancedBatches:
         for k, batch in enumerate(loader, batches.first):
             loss = model(batch).sum() * batches.ranks / batches.counts(k).targets  # DDP averages over ranks
             loss.backward()                                  # a reducer that sums wants no `batches.ranks`
+
+    **Agreement.** All ranks must give the same arguments but for `rank`, and numbers that are equal to the bit: where
+    CPUs differ, so do their powers and logarithms, and costs should be computed once and shared. `fingerprint` is equal
+    on two ranks if they agree; compare it once, by whatever the ranks have to talk to each other.
 
     **Resuming.** `state_dict(trained=k + 1)` after step k. The number is asked for because workers prefetch: a
     `DataLoader` with workers has asked for `num_workers * prefetch_factor` batches that are not trained yet.
@@ -110,6 +115,7 @@ class BalancedBatches:
         self.ranks, self.rank, self.samples_per_rank = ranks, rank, samples_per_rank
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
         self.sharding = _strategy(sharding)
+        self._sharding_name = sharding if isinstance(sharding, str) else type(sharding).__name__
         self._lengths = read_lengths(data, lengths, self.samples)
         costs = self._lengths if cost is None else from_lengths("cost", cost, self._lengths)
         self._costs = costs.astype(np.float64, copy=False)
@@ -160,6 +166,15 @@ class BalancedBatches:
         members = self._members(self._order, self._existing(k))
         targets = len(members) if self._targets is None else int(self._targets[members].sum())
         return GlobalCounts(len(members), targets)
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of all that decides which rank trains what, in any epoch."""
+        options = (*self._order_of().values(), self.ranks, self.drop_last, self._token_limit, self._sharding_name)
+        digest = hashlib.blake2b(repr(options).encode(), digest_size=16)
+        for numbers in (self._lengths, self._costs, self._speeds):
+            digest.update(np.ascontiguousarray(numbers, "<f8").tobytes())
+        return digest.hexdigest()
 
     def state_dict(self, trained: int) -> dict[str, Any]:
         """What `load_state_dict` needs to go on in this epoch after its first `trained` batches."""
@@ -223,20 +238,6 @@ class BalancedBatches:
         )
 
 
-def transformer_cost(dim: int) -> Callable[[NDArray], Float64]:
-    """Operations of a transformer layer of width `dim` forward, by length: `24 dim^2 L + 4 dim L^2`, float64[n].
-
-    The projections and a feed-forward block four times as wide, then queries by keys and weights by values. Backward
-    and further layers multiply all costs alike, which no balance depends on.
-    """
-
-    def cost(lengths: NDArray) -> Float64:
-        tokens = np.asarray(lengths, np.float64)
-        return 24.0 * dim**2 * tokens + 4.0 * dim * tokens**2
-
-    return cost
-
-
 def _strategy(sharding: str | Sharding) -> Sharding:
     strategy = _created(sharding) if isinstance(sharding, str) else sharding
     if reason := strategy.requirements():
@@ -254,10 +255,11 @@ def _created(sharding: str) -> Sharding:
 
 
 def _read_speeds(given: ArrayLike | None, ranks: int) -> Float64:
+    """float64[ranks], relative to the fastest, as strategies have it."""
     speeds = np.ones(ranks) if given is None else np.asarray(given, np.float64)
     if speeds.shape != (ranks,) or not (np.isfinite(speeds) & (speeds > 0)).all():
         raise UserError(f"speeds are {speeds.tolist()}; expected {ranks} finite numbers > 0, one a rank")
-    return speeds
+    return speeds / speeds.max()
 
 
 def _shuffled(n: int, seed: int, epoch: int) -> Int64:

@@ -17,6 +17,20 @@ MOST_TOKENS = 2**53
 """Lengths are tokens, which strategies add up as int64; float64 counts them exactly up to here."""
 
 
+def transformer_cost(dim: int) -> Callable[[NDArray], NDArray[np.float64]]:
+    """Operations of a transformer layer of width `dim` forward, by length: `24 dim^2 L + 4 dim L^2`, float64[n].
+
+    The projections and a feed-forward block four times as wide, then queries by keys and weights by values. Backward
+    and further layers multiply all costs alike, which no balance depends on.
+    """
+
+    def cost(lengths: NDArray) -> NDArray[np.float64]:
+        tokens = np.asarray(lengths, np.float64)
+        return 24.0 * dim**2 * tokens + 4.0 * dim * tokens**2
+
+    return cost
+
+
 def size_of(data: Any) -> int:
     """How many samples a map-style data set has.
 

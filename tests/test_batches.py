@@ -146,6 +146,32 @@ def test_another_process_computes_the_same_batches():
     assert json.loads(printed.stdout) == list(on(1, 3, shuffle=True, seed=5, cost=transformer_cost(64)))
 
 
+def test_ranks_that_agree_have_one_fingerprint_in_every_epoch():
+    prints = {on(rank, 3, shuffle=True).fingerprint for rank in range(3)}
+    later = on(0, 3, LENGTHS.astype(np.float64), shuffle=True, cost=LENGTHS)
+    later.set_epoch(7)
+    assert prints == {later.fingerprint}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"cost": np.nextafter(LENGTHS, np.inf)},  # as two CPUs may compute a power
+        {"lengths": np.append(LENGTHS[:-1], 1)},
+        {"sharding": "naive"},
+        {"seed": 1},
+        {"shuffle": True},
+        {"each": 5},
+        {"drop_last": True},
+        {"speeds": [1, 2]},
+        {"token_limit": 10**6},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_ranks_that_would_train_by_different_plans_have_different_fingerprints(other):
+    assert on(0, 2).fingerprint != on(0, 2, **other).fingerprint
+
+
 def test_the_shuffled_order_is_pinned_so_that_no_release_of_numpy_or_fsbench_changes_it_unseen():
     batches = on(0, 1, np.ones(8), each=8, shuffle=True, seed=1)
     assert next(iter(batches)) == [2, 4, 7, 5, 0, 6, 3, 1]
@@ -207,7 +233,7 @@ def test_a_strategy_sees_global_batches_in_order_of_arrival_as_if_each_rank_had_
     assert first.costs.tolist() == [12.25, 4, 1, 16]
     assert first.tokens.tolist() == [4, 2, 1, 4]
     assert first.source.tolist() == [0, 0, 1, 1]
-    assert (first.ranks, first.speeds.tolist(), first.token_limit) == (2, [1, 2], 9)
+    assert (first.ranks, first.speeds.tolist(), first.token_limit) == (2, [0.5, 1], 9)
     assert last.source.tolist() == [0]
     assert [meta.step for meta in seen.metas] == [2, 3]  # steps run on over the epochs
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fsbench.metrics.balance import padding_share, straggler_share
+from fsbench.metrics.balance import least_straggler_share, padding_share, straggler_share
 
 
 def test_the_straggler_share_of_a_batch_is_the_mean_over_ranks_of_idle_time_over_its_time():
@@ -27,6 +27,18 @@ def test_level_ranks_wait_for_nobody():
 def test_there_is_no_straggler_share_without_work():
     assert straggler_share(np.zeros((2, 3))) is None
     assert straggler_share(np.zeros((0, 3))) is None
+
+
+def test_no_assignment_divides_the_costliest_sample_so_others_wait_for_it():
+    assert least_straggler_share(np.array([[6.0, 2.0]]), np.array([[5.0, 1.0]])) == pytest.approx(1 - 4 / 5)
+
+
+def test_where_every_sample_is_less_than_a_ranks_share_nobody_would_have_to_wait():
+    assert least_straggler_share(np.array([[6.0, 2.0]]), np.array([[3.0, 1.0]])) == 0
+
+
+def test_there_is_no_least_straggler_share_without_work():
+    assert least_straggler_share(np.zeros((1, 3)), np.zeros((1, 3))) is None
 
 
 def test_the_padding_share_is_what_a_batch_padded_to_its_longest_sample_wastes():

@@ -81,6 +81,12 @@ def test_a_padding_share_is_that_of_every_ranks_batch_padded_to_its_longest(run)
     assert float(row["median"]) == pytest.approx(np.median(shares))
 
 
+def test_the_bound_is_what_remains_where_one_history_is_longer_than_a_ranks_share(run):
+    _, out = run(tiny(lengths="lognormal:mean=3,sigma=2"))
+    naive, balanced, bound = (float(row["median"]) for row in rows(out / "tiny.csv")[3:])
+    assert 0.05 < bound <= balanced < naive
+
+
 @pytest.mark.parametrize("metric", ["straggler", "padding"])
 def test_histories_of_one_length_make_nobody_wait_and_need_no_padding(run, metric):
     _, out = run(tiny(metric, "normal:mean=6,sd=0"))
@@ -95,10 +101,10 @@ def test_a_table_says_what_was_varied_and_that_nothing_was_trained(run):
         "straggler share in %: median over seeds [0, 1, 2] [least, most], 3 global batches a seed; "
         "lengths `normal:mean=6,sd=0`; ranks 2; samples_per_rank 4; cost `length`. "
         f"fsbench {__version__}, numpy {np.__version__}.\n\n"
-        "| cap | naive | cost-aware |\n"
-        "| --- | --- | --- |\n"
-        "| 10 | 0.0000 [0.0000, 0.0000] | 0.0000 [0.0000, 0.0000] |\n"
-        "| 1,000 | 0.0000 [0.0000, 0.0000] | 0.0000 [0.0000, 0.0000] |\n"
+        "| cap | naive | cost-aware | bound |\n"
+        "| --- | --- | --- | --- |\n"
+        "| 10 | 0.0000 [0.0000, 0.0000] | 0.0000 [0.0000, 0.0000] | 0.0000 [0.0000, 0.0000] |\n"
+        "| 1,000 | 0.0000 [0.0000, 0.0000] | 0.0000 [0.0000, 0.0000] | 0.0000 [0.0000, 0.0000] |\n"
     )
 
 
@@ -135,7 +141,7 @@ def test_any_installed_strategy_can_be_swept(run, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     result, out = run(tiny().replace('"cost-aware"', '"pairs"'))
     assert result.exit_code == 0, result.output
-    naive, pairs = (float(row["median"]) for row in rows(out / "tiny.csv")[2:])
+    naive, pairs, _ = (float(row["median"]) for row in rows(out / "tiny.csv")[3:])
     assert pairs < naive
 
 

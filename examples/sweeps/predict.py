@@ -36,7 +36,7 @@ def markdown(sweep: Sweep, shares: dict[Setting, dict[str, Share]]) -> str:
     """The table with what it is about; keys with one value stand above it."""
     varied = [key for key in Setting._fields if len(getattr(sweep, key)) > 1]
     fixed = [f"{key} {_text(getattr(sweep, key)[0])}" for key in Setting._fields if key not in varied]
-    columns = [*varied, *sweep.sharding]
+    columns = [*varied, *next(iter(shares.values()))]
     rows = [
         [*(_text(getattr(setting, key)) for key in varied), *map(str, by.values())] for setting, by in shares.items()
     ]

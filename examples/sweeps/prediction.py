@@ -13,7 +13,7 @@ from sweep import Setting, Sweep
 
 from fsbench.assignment import checked_assign
 from fsbench.axes import BatchMeta, Sharding
-from fsbench.metrics.balance import padding_share, straggler_share
+from fsbench.metrics.balance import least_straggler_share, padding_share, straggler_share
 from fsbench.options import Spec
 from fsbench.plugins import create
 from fsbench.samples import Int64, Jagged, Samples
@@ -36,24 +36,29 @@ class Share(NamedTuple):
         return f"{median} [{least}, {most}]"
 
 
+BOUND = "bound"
+"""Stands for a sharding: the least straggler share that any has which keeps the members of a global batch."""
+
+
 def predict(sweep: Sweep) -> dict[Setting, dict[str, Share]]:
-    """By setting and sharding."""
-    return {
-        setting: {sharding: over_seeds(sweep, setting, sharding) for sharding in sweep.sharding}
-        for setting in sweep.settings()
-    }
+    """By setting and sharding; of straggler shares, the bound too."""
+    columns = [*sweep.sharding, BOUND] if sweep.metric == "straggler" else sweep.sharding
+    return {setting: {column: over_seeds(sweep, setting, column) for column in columns} for setting in sweep.settings()}
 
 
-def over_seeds(sweep: Sweep, setting: Setting, sharding: str) -> Share:
+def over_seeds(sweep: Sweep, setting: Setting, column: str) -> Share:
     """One cell of the table."""
-    shares = [share_of(sweep.metric, work_of(setting, sharding, seed, sweep.batches)) for seed in sweep.seeds]
+    metric, sharding = (BOUND, "naive") if column == BOUND else (sweep.metric, column)
+    shares = [share_of(metric, work_of(setting, sharding, seed, sweep.batches)) for seed in sweep.seeds]
     return Share(float(np.median(shares)), min(shares), max(shares))
 
 
 class Work(NamedTuple):
-    """What each rank trains in each global batch: arrays [batches, ranks]. Costs, samples, tokens, longest history."""
+    """What each rank trains in each global batch: arrays [batches, ranks]. Cost, and that of its costliest sample;
+    samples, tokens, and the longest history."""
 
     costs: Float64
+    costliest: Float64
     samples: Int64
     tokens: Int64
     longest: Int64
@@ -62,6 +67,8 @@ class Work(NamedTuple):
 def share_of(metric: str, work: Work) -> float:
     if metric == "straggler":
         share = straggler_share(work.costs)
+    elif metric == BOUND:
+        share = least_straggler_share(work.costs, work.costliest)
     else:
         share = padding_share(work.samples, work.tokens, work.longest)
     assert share is not None  # every history has a token
@@ -87,10 +94,11 @@ def _assigned(strategy: Sharding, arrivals: Arrivals, loaders: list[Loader], ste
     source = np.repeat(np.arange(ranks, dtype=np.int32), [len(samples) for samples in read])
     meta = BatchMeta(costs, tokens, 8 * tokens, source, ranks, np.ones(ranks), token_limit=None, step=step)
     assignment = checked_assign(strategy, meta)
-    longest = np.zeros(ranks, np.int64)
+    longest, costliest = np.zeros(ranks, np.int64), np.zeros(ranks)
     np.maximum.at(longest, assignment, tokens)
+    np.maximum.at(costliest, assignment, costs)
     of_rank = functools.partial(np.bincount, assignment, minlength=ranks)
-    return Work(of_rank(costs), of_rank(), of_rank(tokens).astype(np.int64), longest)
+    return Work(of_rank(costs), costliest, of_rank(), of_rank(tokens).astype(np.int64), longest)
 
 
 class Arrivals:

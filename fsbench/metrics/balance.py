@@ -20,6 +20,17 @@ def straggler_share(costs: Float64) -> float | None:
     return float(1 - costs.mean(axis=1).sum() / slowest) if slowest > 0 else None
 
 
+def least_straggler_share(costs: Float64, costliest: Float64) -> float | None:
+    """What no assignment of the same samples to the same ranks gets below, for ranks of one speed.
+
+    `costs` as above; `costliest`: float64[batches, ranks], the costliest sample of each. A batch takes at least as long
+    as the mean rank, and as its costliest sample, which cannot be divided.
+    """
+    mean = costs.mean(axis=1)
+    slowest = np.maximum(mean, costliest.max(axis=1, initial=0)).sum()
+    return float(1 - mean.sum() / slowest) if slowest > 0 else None
+
+
 def padding_share(samples: Int64, tokens: NDArray, longest: NDArray) -> float | None:
     """The share of padding, if each rank padded its batch to the longest of its samples: the metric `padding`.
 
