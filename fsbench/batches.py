@@ -240,8 +240,11 @@ class BalancedBatches:
 
 def _strategy(sharding: str | Sharding) -> Sharding:
     strategy = _created(sharding) if isinstance(sharding, str) else sharding
+    name = sharding if isinstance(sharding, str) else type(sharding).__name__
     if reason := strategy.requirements():
-        raise Unsupported(f"sharding {sharding}: {reason}")
+        raise Unsupported(f"sharding {name}: {reason}")
+    if type(strategy).reads is not Sharding.reads:
+        raise UserError(f"sharding {name} changes which samples are in a global batch; here they stay: take another")
     return strategy
 
 

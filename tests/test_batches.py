@@ -13,10 +13,14 @@ from hypothesis import strategies as st
 from fsbench import BalancedBatches, transformer_cost
 from fsbench.axes import Sharding
 from fsbench.errors import FsbenchError, Unsupported, UserError
-from fsbench.plugins import find_plugins
+from fsbench.plugins import find_plugins, load_plugin
 from tests.support import AllOnOne
 
-SHARDINGS = [plugin.name for plugin in find_plugins("sharding") if plugin.distribution == "fsbench"]
+SHARDINGS = [
+    plugin.name
+    for plugin in find_plugins("sharding")
+    if plugin.distribution == "fsbench" and "reads" not in vars(load_plugin("sharding", plugin.name).cls)
+]
 LENGTHS = np.ceil(np.random.default_rng(0).gamma(0.78, 610, 100)).astype(np.int64)
 
 
@@ -361,6 +365,15 @@ def test_a_strategy_that_cannot_run_here_is_refused_with_its_reason():
 
     with pytest.raises(Unsupported, match="needs a quantum computer"):
         on(0, 2, sharding=Quantum())
+
+
+def test_a_strategy_that_trains_samples_in_another_batch_than_they_came_in_is_refused():
+    class Later(Seen):
+        def reads(self, loader):
+            return loader
+
+    with pytest.raises(UserError, match="sharding Later changes which samples are in a global batch; here they stay"):
+        on(0, 2, sharding=Later())
 
 
 class Answers(Sharding):

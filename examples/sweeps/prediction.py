@@ -79,8 +79,7 @@ def work_of(setting: Setting, sharding: str, seed: int, batches: int) -> Work:
     strategy: Sharding = create("sharding", Spec.parse(sharding))
     arrivals = Arrivals(setting, seed)
     # Each rank reads for itself: a strategy may change what it reads when.
-    reads = getattr(strategy, "reads", lambda loader: loader)
-    loaders = [reads(arrivals) for _ in range(setting.ranks)]
+    loaders = [strategy.reads(arrivals) for _ in range(setting.ranks)]
     steps = [_assigned(strategy, arrivals, loaders, step) for step in range(batches)]
     return Work(*(np.stack(of_steps) for of_steps in zip(*steps, strict=True)))
 
