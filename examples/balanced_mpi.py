@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from fsbench import BalancedBatches
 
-SAMPLES, GLOBAL_BATCH, DIM = 201, 16, 6
+SAMPLES, SAMPLES_PER_RANK, DIM = 201, 8, 6
 
 
 def histories():
@@ -21,11 +21,11 @@ def histories():
     return [rng.normal(size=(length, DIM)) for length in lengths], rng.normal(size=SAMPLES)
 
 
-def train(comm):
-    """The weights after an epoch, float64[DIM], and the vectors that this rank summed up."""
+def train(comm, global_batch):
+    """The weights after an epoch, float64[DIM], and how many vectors this rank summed up."""
     data, targets = histories()
     batches = BalancedBatches(
-        data, len, ranks=comm.size, rank=comm.rank, samples_per_rank=GLOBAL_BATCH // comm.size, shuffle=True
+        data, len, ranks=comm.size, rank=comm.rank, samples_per_rank=global_batch // comm.size, shuffle=True
     )
     weights, work = np.zeros(DIM), 0
     for k, mine in enumerate(batches):
@@ -40,8 +40,9 @@ def train(comm):
 
 
 def main():
-    weights, work = train(MPI.COMM_WORLD)
-    alone, _ = train(MPI.COMM_SELF)
+    global_batch = SAMPLES_PER_RANK * MPI.COMM_WORLD.size
+    weights, work = train(MPI.COMM_WORLD, global_batch)
+    alone, _ = train(MPI.COMM_SELF, global_batch)
     work = MPI.COMM_WORLD.gather(work)
     if MPI.COMM_WORLD.rank == 0:
         away = np.linalg.norm(weights - alone) / np.linalg.norm(alone)

@@ -35,7 +35,9 @@ def needs(module):
 @pytest.fixture
 def mpiexec():
     """The command; without an MPI that mpi4py loads, the reason why the test is skipped."""
-    loaded = subprocess.run([sys.executable, "-c", "from mpi4py import MPI"], capture_output=True, text=True, timeout=30)
+    loaded = subprocess.run(
+        [sys.executable, "-c", "from mpi4py import MPI"], capture_output=True, text=True, timeout=30
+    )
     if loaded.returncode:
         pytest.skip(f"needs mpi4py: {loaded.stderr.strip().splitlines()[-1]}")
     if MPIEXEC is None:
