@@ -145,6 +145,38 @@ def test_any_installed_strategy_can_be_swept(run, tmp_path, monkeypatch):
     assert pairs < naive
 
 
+LATER = '''
+    """Stand-in for strategies that decide when a rank trains what it reads, as `local-pairs` does."""
+
+    from fsbench.axes import Sharding
+
+
+    class Later(Sharding):
+        """What comes a step later."""
+
+        moves = False
+
+        def reads(self, loader):
+            class Ahead:
+                def load(self, step, rank, ranks):
+                    return loader.load(step + 1, rank, ranks)
+
+            return Ahead()
+
+        def assign(self, batch):
+            return batch.source
+'''
+
+
+def test_what_a_strategy_makes_each_rank_read_is_what_is_swept(run, tmp_path, monkeypatch):
+    install(tmp_path / "site", "acme", {"sharding": {"later": "acme_later:Later"}}, {"acme_later.py": LATER})
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    _, out = run(tiny().replace('"cost-aware"', '"later"').replace("[0, 1, 2]", "[5]"))
+    loads = drawn(5, cap=1000, batches=4)[1:].sum(axis=2)
+    later = next(float(row["median"]) for row in rows(out / "tiny.csv")[3:] if row["sharding"] == "later")
+    assert later == pytest.approx(1 - loads.mean(axis=1).sum() / loads.max(axis=1).sum())
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

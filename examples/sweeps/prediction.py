@@ -89,9 +89,9 @@ def _assigned(strategy: Sharding, arrivals: Arrivals, loaders: list[Loader], ste
     ranks = len(loaders)
     read = [loader.load(step, rank, ranks) for rank, loader in enumerate(loaders)]
     together = Samples.concatenate(read)
-    costs, tokens = arrivals.costs(together), arrivals.lengths(together)
+    costs, tokens = arrivals.costs(together), together.tokens
     source = np.repeat(np.arange(ranks, dtype=np.int32), [len(samples) for samples in read])
-    meta = BatchMeta(costs, tokens, 8 * tokens, source, ranks, np.ones(ranks), token_limit=None, step=step)
+    meta = BatchMeta(costs, tokens, together.bytes, source, ranks, np.ones(ranks), token_limit=None, step=step)
     assignment = checked_assign(strategy, meta)
     longest, costliest = np.zeros(ranks, np.int64), np.zeros(ranks)
     np.maximum.at(longest, assignment, tokens)
@@ -101,7 +101,7 @@ def _assigned(strategy: Sharding, arrivals: Arrivals, loaders: list[Loader], ste
 
 
 class Arrivals:
-    """A loader (`fsbench.workload.Loader`) of histories of which only the lengths are there, without end.
+    """A loader (`fsbench.workload.Loader`) of histories without end, of which only the lengths say anything.
 
     Lengths are a function of seed and step. A cap cuts the same histories short, and more ranks read on in the same
     stream, so that settings compare.
@@ -110,7 +110,7 @@ class Arrivals:
     def __init__(self, setting: Setting, seed: int) -> None:
         self.samples_per_rank = setting.samples_per_rank
         self._law, self._cap, self._cost = law(setting.lengths), setting.cap, cost(setting.cost)
-        self._seed, self._ranks = seed, setting.ranks
+        self._seed = seed
         self._drawn: dict[int, Int64] = {}
 
     def load(self, step: int, rank: int, ranks: int) -> Samples:
@@ -119,15 +119,11 @@ class Arrivals:
             drawn = self._law.draw(np.random.default_rng((self._seed, step)), ranks * each)
             self._drawn[step] = np.ceil(drawn).clip(1, self._cap).astype(np.int64)
         lengths = self._drawn[step][rank * each : (rank + 1) * each]
-        ones = np.ones(each, np.int64)
-        # A history of one event, which is its length: moving it about stays cheap.
-        return Samples((step * ranks + rank) * each + np.arange(each), ones, {"length": Jagged(lengths, ones)})
-
-    def lengths(self, samples: Samples) -> Int64:
-        return samples.columns["length"].values
+        index = (step * ranks + rank) * each + np.arange(each)
+        return Samples(index, np.ones(each, np.int64), {"history": Jagged(np.zeros(lengths.sum(), np.int8), lengths)})
 
     def costs(self, samples: Samples) -> Float64:
-        return self._cost.of(self.lengths(samples))
+        return self._cost.of(samples.tokens)
 
     def cost_features(self, samples: Samples) -> Mapping[str, Float64]:
         return {}
