@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from fsbench.collect.timeline import Timeline
     from fsbench.train.lanes import Lane
+    from fsbench.workload import Loader
 
 AXES = ("sharding", "embedding", "collectives", "sync")
 DEFAULTS = {"sharding": "naive", "embedding": "plain", "collectives": "backend", "sync": "allreduce"}
@@ -183,6 +184,13 @@ class Sharding(Strategy):
     """Whether samples may change rank. If not, nothing is exchanged but the metadata."""
     equal_counts: bool = False
     """Whether every rank gets as many samples as any other, give or take one; set in `__init__` if an option says."""
+
+    def reads(self, loader: Loader) -> Loader:
+        """What each rank reads its batches from. Here a strategy may decide when a rank trains what it reads.
+
+        Whoever changes which samples are in a global batch is not `exact`.
+        """
+        return loader
 
     @abstractmethod
     def assign(self, batch: BatchMeta) -> NDArray[np.int64]:
