@@ -186,19 +186,28 @@ class Sharding(Strategy):
         `costs`: where a sample's cost comes from. `flops`: the workload's count at its real length. `profile`: seconds,
         as `fsbench calibrate` measured them; read from the file `profile`, or from where it was put. `online`: seconds,
         fitted to this run's own compute times, so that no other run assigns alike. `speeds`: `equal`, or `measured`:
-        each rank's, as this run's compute times tell them, so that no other run assigns alike.
+        each rank's, as this run's compute times tell them, so that no other run assigns alike. `token_limit`: the most
+        tokens that a rank can hold.
         """
 
         costs: Literal["flops", "profile", "online"] = "flops"
         profile: str | None = None
         speeds: Literal["equal", "measured"] = "equal"
+        token_limit: int | None = None
 
         def __post_init__(self) -> None:
             if self.profile is not None and self.costs != "profile":
                 raise ValueError(f"profile={self.profile} is read with costs=profile only, not with costs={self.costs}")
+            if self.token_limit is not None and self.token_limit < 1:
+                raise ValueError(f"token_limit is {self.token_limit}, expected at least 1")
 
     moves: ClassVar[bool] = True
     """Whether samples may change rank. If not, nothing is exchanged but the metadata."""
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether `assign` depends on `batch` alone; override it if `observe` changes nothing."""
+        return type(self).observe is Sharding.observe
 
     @abstractmethod
     def assign(self, batch: BatchMeta) -> NDArray[np.int64]:

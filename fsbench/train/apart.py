@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,4 +27,4 @@ def all_stats(own: Sequence[ShardStats]) -> list[ShardStats]:
 
 
 def _of_all(own: ShardStats, columns: dict[str, NDArray[Any]]) -> ShardStats:
-    return ShardStats(**columns, moved=own.moved, own_bytes=own.own_bytes)
+    return dataclasses.replace(own, **columns)
