@@ -160,7 +160,8 @@ def test_calibrate_and_run_with_the_profile_in_fresh_processes(tmp_path):
     asked = [word for sharding in shardings for word in ("--sharding", sharding)]
     done = fsbench("run", "--workload", TINY, "--steps", "24", "--out", "set", "--quiet", *asked)
     assert (done.returncode, done.stderr) == (0, "")
-    records = {record["cell"]["sharding"]: record for record in map(json.loads, open(tmp_path / "set" / "runs.jsonl"))}
+    lines = (tmp_path / "set" / "runs.jsonl").read_text().splitlines()
+    records = {record["cell"]["sharding"]: record for record in map(json.loads, lines)}
     naive, profiled, online = (records[sharding] for sharding in shardings)
     for record in (naive, profiled):
         found = record["observed"]["sharding"]

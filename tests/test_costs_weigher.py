@@ -158,7 +158,7 @@ def test_online_costs_are_fitted_at_a_common_speed():
     assert weighed.costs.of(samples).sum() == pytest.approx(seconds_of(weighed.costs.features(samples)), rel=1e-3)
 
 
-shares = st.lists(st.floats(0.1, 10), min_size=4, max_size=4).map(np.array)
+shares = st.lists(st.floats(0.2, 10), min_size=4, max_size=4).map(np.array)
 
 
 @given(st.lists(st.tuples(shares, st.floats(1e-3, 1e3), st.floats(1e-3, 1e3)), min_size=1, max_size=8), shares)

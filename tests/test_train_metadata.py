@@ -22,12 +22,10 @@ def told(draw, features, columns):
     samples = Samples(
         draw(small), draw(small), {f"c{i}": Jagged(np.zeros(sum(row), np.int64), row) for i, row in enumerate(lengths)}
     )
-    costs = np.array(draw(st.lists(numbers, min_size=n, max_size=n)))
-    return (
-        samples,
-        costs,
-        Trained(draw(numbers), np.array(draw(st.lists(numbers, min_size=features, max_size=features)))),
+    costs, seconds, *described = (
+        np.array(draw(st.lists(numbers, min_size=size, max_size=size))) for size in (n, 1, features)
     )
+    return samples, costs, Trained(float(seconds[0]), *described)
 
 
 @given(st.data(), st.integers(1, 3), st.integers(0, 6), st.integers(1, 3))

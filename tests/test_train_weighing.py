@@ -102,9 +102,7 @@ def test_online_costs_become_the_seconds_that_the_run_shows_the_same_on_every_ra
 def test_operations_are_counted_whatever_the_costs_are(ranks):
     """Throughput in FLOP/s must not follow the balancer's beliefs."""
     by_flops, online = (ranks.run(train, 2, 1, [1.0, 1.0], {"costs": costs}) for costs in ("flops", "online"))
-    totals = [
-        [sum(step) for step in zip(*(own_flops(rank) for rank in found), strict=True)] for found in (by_flops, online)
-    ]
+    totals = [np.sum([own_flops(rank) for rank in found], axis=0) for found in (by_flops, online)]
     assert totals[0] == pytest.approx(totals[1])
     assert totals[0] == pytest.approx([batch.costs.sum() for batch in by_flops[0]["batches"]])
 
@@ -116,9 +114,8 @@ def own_flops(rank):
 def load_apart(rank, ranks, options):
     from fsbench.train.trainer import close_trainer
 
-    trainer = support.open_cell(
-        rank, ranks, "dense:hidden=4,inputs=4,layers=1", sharding=f"naive:{options}", sync="none"
-    )
+    workload = "dense:hidden=4,inputs=4,layers=1"
+    trainer = support.open_cell(rank, ranks, workload, sharding=f"naive:{options}", sync="none")
     apart = trainer.apart
     close_trainer(trainer)
     return apart

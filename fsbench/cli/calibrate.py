@@ -110,6 +110,7 @@ def describe(profile: Profile) -> str:
     fixed = per.pop(BATCH)
     terms = [f"{_seconds(fixed)} a rank-batch", *(f"{_seconds(value)} a {name}" for name, value in per.items())]
     shares = ", ".join(f"{name} {share:.0%}" for name, share in measured["shares"].items())
+    wall = _errors(measured["error_against_wall"])
     return "\n".join([
         f"{profile.workload['name']} on {profile.machine['device']} ({profile.machine['model']}), "
         f"{profile.machine['threads']} threads, seconds {measured['seconds']}",
@@ -117,7 +118,7 @@ def describe(profile: Profile) -> str:
         f"{batches['held_out']} held out, {measured['took_s']:.1f} s",
         f"compute = {' + '.join(terms)}",
         f"{shares}; wall over CPU {measured['wall_over_cpu']:.2f}",
-        f"error on held-out rank-batches: {_errors(profile.error)}; against wall {_errors(measured['error_against_wall'])}",
+        f"error on held-out rank-batches: {_errors(profile.error)}; against wall {wall}",
         f"by operations alone (costs=flops): {_errors(measured['error_of_flops'])}",
     ])  # fmt: skip
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 import fsbench
-from fsbench.costs.draw import Drawn, RankBatch, deal, draw
+from fsbench.costs.draw import RankBatch, deal, draw
 from fsbench.costs.features import of_batch
 from fsbench.costs.fit import fit, quantiles, relative_errors
 from fsbench.costs.machine import CPU, this_machine
@@ -91,21 +91,23 @@ def _measure(
 ) -> Measured:
     for batch in batches[:WARMUP]:
         bench.train(samples.take(batch.places))
-    trained: list[tuple[dict[str, float], Times, float, bool]] = []
+    described: list[dict[str, float]] = []
+    times: list[Times] = []
+    flops: list[float] = []
     for batch in batches:
         if time.monotonic() > deadline:
             break
         taken = samples.take(batch.places)
-        times = bench.train(taken)
-        trained.append((of_batch(workload, taken), times, workload.costs(taken).sum(), batch.held_out))
-    described, times, flops, held_out = zip(*trained, strict=True) if trained else ((), (), (), ())
+        described.append(of_batch(workload, taken))
+        times.append(bench.train(taken))
+        flops.append(workload.costs(taken).sum())
     return Measured(
         names=tuple(described[0]) if described else (),
         features=np.array([list(row.values()) for row in described]),
         cpu=np.array([row.cpu for row in times]),
         wall=np.array([row.wall for row in times]),
         flops=np.array(flops),
-        held_out=np.array(held_out, bool),
+        held_out=np.array([batch.held_out for batch in batches[: len(times)]], bool),
     )
 
 
@@ -118,13 +120,13 @@ def _check_enough(measured: Measured, samples: int, dealt: int, seconds: float) 
     if len(measured.held_out) < dealt:
         cause, cure = f"{seconds:g} s", "--seconds"
     raise UserError(
-        f"{cause} gave {fitted} rank-batches to fit and {held_out} to test on; {wanted} and {FEWEST_HELD_OUT} are needed: "
-        f"raise {cure}"
+        f"{cause} gave {fitted} rank-batches to fit and {held_out} to test on; {wanted} and {FEWEST_HELD_OUT} are "
+        f"needed: raise {cure}"
     )
 
 
 def _fit(measured: Measured, phases: Float64) -> tuple[dict[str, float], dict[str, Any]]:
-    """Coefficients by feature, and what is to be known about them. `phases`: seconds [m, 3] on the clock that counts."""
+    """Coefficients by feature, and what is to be known about them. `phases`: [m, 3], on the clock that counts."""
     out, fitted = measured.held_out, ~measured.held_out
     seconds, wall = phases.sum(axis=1), measured.wall.sum(axis=1)
     coefficients = fit(measured.features[fitted], seconds[fitted])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import dataclass
 
@@ -14,10 +15,10 @@ from fsbench.workload import Batch, Workload
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of a rank-batch by phase; `cpu` of the thread, `wall` by the clock: (forward, backward, optimizer)."""
+    """Seconds of a rank-batch by phase (forward, backward, optimizer): `cpu` of the thread, `wall` by the clock."""
 
-    cpu: tuple[float, float, float]
-    wall: tuple[float, float, float]
+    cpu: tuple[float, ...]
+    wall: tuple[float, ...]
 
 
 class RankBench:
@@ -47,10 +48,8 @@ class RankBench:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=False)
         marks.append(self._mark())
-        wall, cpu = (
-            tuple((after[clock] - before[clock]) * 1e-9 for before, after in zip(marks, marks[1:], strict=False))
-            for clock in (0, 1)
-        )
+        phases = list(itertools.pairwise(marks))
+        wall, cpu = (tuple((end[clock] - begin[clock]) * 1e-9 for begin, end in phases) for clock in (0, 1))
         return Times(cpu, wall)
 
     def _rows(self, batch: Batch) -> dict[str, torch.Tensor]:

@@ -91,7 +91,7 @@ def _costs(asked: Sharding.Options, workload: Loader, here: Mapping[str, Any]) -
     described, known = set(of_batch(workload, first)), set(profile.coefficients_s)
     if described != known:
         raise DataError(
-            f"{profile_path(workload, asked.profile)}: has coefficients for {', '.join(sorted(known))}; the workload is "
-            f"described by {', '.join(sorted(described))}; calibrate again"
+            f"{profile_path(workload, asked.profile)}: has coefficients for {', '.join(sorted(known))}; the workload "
+            f"is described by {', '.join(sorted(described))}; calibrate again"
         )
     return ProfiledCosts(workload, profile, here)

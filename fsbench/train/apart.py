@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,5 +26,5 @@ def all_stats(own: Sequence[ShardStats]) -> list[ShardStats]:
     ]
 
 
-def _of_all(own: ShardStats, columns: dict[str, NDArray[Any]]) -> ShardStats:
+def _of_all(own: ShardStats, columns: Mapping[str, Any]) -> ShardStats:
     return dataclasses.replace(own, **columns)

@@ -31,7 +31,8 @@ from fsbench.workload import Batch, Loader
 class ShardStats:
     """What the assignment of one global batch means for each rank: summed costs of its samples f64[ranks], samples,
     tokens and longest history i64[ranks]; `moved`: samples that changed rank; `own_bytes`, `own_flops`: of this rank's
-    samples; `fixed`: cost of a rank-batch beside that of its samples. Where ranks load apart, of this rank alone: [1]."""
+    samples; `fixed`: cost of a rank-batch beside that of its samples. Where ranks load apart, of this one alone: [1].
+    """
 
     cost: NDArray[np.float64]
     samples: NDArray[np.int64]

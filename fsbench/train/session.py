@@ -30,8 +30,8 @@ class Finished:
     """What a run leaves on a rank.
 
     `measured`, `floor`: ranges of windows in the timeline, warm-up left out. `losses`: mean loss a target of each
-    step, over all ranks. `stats`: what the sharding did, of all steps; `weighing`: where its costs and speeds came from,
-    as evidence. `collision_rate`: of the measured steps.
+    step, over all ranks. `stats`: what the sharding did, of all steps; `weighing`: where its costs and speeds came
+    from, as evidence. `collision_rate`: of the measured steps.
     `replica_spread`: how far dense replicas were apart when training ended.
     `evaluated`: counts by replica name, the first is the headline; None where the workload measures no ranking.
     `sent`: bytes by (wait class of the lane, kind) that this rank sent for training. `link_use`: what training sent

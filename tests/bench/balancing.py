@@ -1,7 +1,7 @@
 """Balancing by what is measured: how far costs and speeds carry, on two real ranks.
 
-`python -m tests.bench.balancing` prints a table. Ranks are slowed, and lengths doubled, by workloads made for it; samples
-are dealt by a balancer of a few lines, so that costs and speeds are what is tested.
+`python -m tests.bench.balancing` prints a table. Ranks are slowed, and lengths doubled, by workloads made for it;
+samples are dealt by a balancer of a few lines, so that costs and speeds are what is tested.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def _repeated(model, times: int):
 
 @dataclass(frozen=True)
 class Steps:
-    """What a run took, by rank and step, nanoseconds: windows, compute, and waits for stragglers; `floor`: the straggler
-    share when both ranks train the same."""
+    """What a run took, by rank and step, nanoseconds: windows, compute, and waits for stragglers; `floor`: the
+    straggler share when both ranks train the same."""
 
     windows: Sequence[Sequence[int]]
     compute: Sequence[Sequence[int]]
@@ -178,9 +178,10 @@ def calibrated() -> dict:
 def report(profile: dict, found: dict[str, Steps]) -> str:
     """The three figures that must be reached, and what stands beside them."""
     error, by_flops = profile["error"], profile["measured"]["error_of_flops"]
+    held_out = profile["measured"]["rank_batches"]["held_out"]
     known = found["slow, known speeds"].step_ms(slice(SETTLED, None))
     rows = [
-        f"cost model of {WORKLOAD} on {profile['measured']['rank_batches']['held_out']} held-out rank-batches: median error "
+        f"cost model of {WORKLOAD} on {held_out} held-out rank-batches: median error "
         f"{error['median']:.1%} (at most 5 %), p95 {error['p95']:.1%}; by operations alone {by_flops['median']:.1%}",
         f"one of {RANKS} ranks slower by {max(SLOWNESS)}, steps {SETTLED} to {SLOW_STEPS}:",
     ]
