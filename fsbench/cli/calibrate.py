@@ -15,15 +15,12 @@ import click
 
 from fsbench.cli.options import data_dir
 from fsbench.cli.request import DEFAULT_CHOICES
-from fsbench.costs.features import BATCH
-from fsbench.costs.profile import Profile, make_room, profile_path
 from fsbench.errors import FsbenchError, UserError
-from fsbench.launch.process import die_with_parent
-from fsbench.launch.session import how_ended
 from fsbench.options import Spec
 from fsbench.plugins import create
 
 if TYPE_CHECKING:
+    from fsbench.costs.profile import Profile
     from fsbench.workload import Workload
 
 SEED = 1
@@ -63,6 +60,10 @@ def calibrate(
 
     The profile that is left balances shardings with the option costs=profile.
     """
+    # Here, because these need numpy, which `fsbench --help` can do without.
+    from fsbench.cli.profile_text import describe
+    from fsbench.costs.profile import make_room, profile_path
+
     if importlib.util.find_spec("torch") is None:
         raise UserError("calibrating needs PyTorch, which is not installed; pip install 'fsbench[cpu]'")
     if math.isnan(seconds):
@@ -83,6 +84,9 @@ def calibrate(
 def _again(environment: Mapping[str, str], arguments: Sequence[str]) -> int:
     """The same command in a process that starts in the environment of a rank: memory is handled as there from the
     first allocation on, or a third of the time measured would be page faults."""
+    from fsbench.launch.process import die_with_parent
+    from fsbench.launch.session import how_ended
+
     command = [sys.executable, "-m", "fsbench", *arguments]
     # In a session of its own, so that a Ctrl-C is told once: here. The process ends with the wait for it.
     ended = subprocess.run(
@@ -101,35 +105,3 @@ def _measure(name: str, workload: Workload, samples: int, seconds: float, thread
     torch.set_num_threads(threads)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return measure(name, workload, samples=samples, seconds=seconds, seed=SEED, device=device)
-
-
-def describe(profile: Profile) -> str:
-    """What was measured, for people."""
-    measured, per = profile.measured, {**profile.coefficients_s}
-    samples, batches = measured["samples"], measured["rank_batches"]
-    fixed = per.pop(BATCH)
-    terms = [f"{_seconds(fixed)} a rank-batch", *(f"{_seconds(value)} a {name}" for name, value in per.items())]
-    shares = ", ".join(f"{name} {share:.0%}" for name, share in measured["shares"].items())
-    wall = _errors(measured["error_against_wall"])
-    return "\n".join([
-        f"{profile.workload['name']} on {profile.machine['device']} ({profile.machine['model']}), "
-        f"{profile.machine['threads']} threads, seconds {measured['seconds']}",
-        f"{samples['kept']:,} of {samples['read']:,} samples read, {batches['fitted']} rank-batches fitted, "
-        f"{batches['held_out']} held out, {measured['took_s']:.1f} s",
-        f"compute = {' + '.join(terms)}",
-        f"{shares}; wall over CPU {measured['wall_over_cpu']:.2f}",
-        f"error on held-out rank-batches: {_errors(profile.error)}; against wall {wall}",
-        f"by operations alone (costs=flops): {_errors(measured['error_of_flops'])}",
-    ])  # fmt: skip
-
-
-def _errors(error: Mapping[str, float]) -> str:
-    return f"median {error['median']:.1%}, p95 {error['p95']:.1%}"
-
-
-def _seconds(value: float) -> str:
-    """With the unit that makes it readable: `2.1 ms`."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value / 1e-9:.3g} ns"

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch.distributed as dist
-from numpy.typing import NDArray
 
 from fsbench.train.pipeline import ShardStats
 
