@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
-from fsbench.train.pipeline import ShardStats
+from fsbench.train.shard_stats import ShardStats
 
 _COLUMNS = ("cost", "samples", "tokens", "longest")
 

@@ -11,7 +11,8 @@ from fsbench.axes import Sharding
 from fsbench.costs.machine import this_machine
 from fsbench.costs.weigher import Weigher
 from fsbench.train.collisions import KEPT_STEPS
-from fsbench.train.pipeline import BatchPipeline, ShardedBatch, ShardStats
+from fsbench.train.pipeline import BatchPipeline, ShardedBatch
+from fsbench.train.shard_stats import ShardStats
 from fsbench.train.trainer import Trainer
 from fsbench.workload import Batch, Loader
 

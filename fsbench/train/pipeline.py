@@ -12,7 +12,6 @@ import hashlib
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,24 +23,8 @@ from fsbench.errors import FsbenchError
 from fsbench.samples import Jagged, Samples
 from fsbench.train.lanes import LaneHandle
 from fsbench.train.metadata import GlobalMetadata, Trained, pack, unpack
+from fsbench.train.shard_stats import Own, ShardStats
 from fsbench.workload import Batch, Loader
-
-
-@dataclass(frozen=True)
-class ShardStats:
-    """What the assignment of one global batch means for each rank: summed costs of its samples f64[ranks], samples,
-    tokens and longest history i64[ranks]; `moved`: samples that changed rank; `own_bytes`, `own_flops`: of this rank's
-    samples; `fixed`: cost of a rank-batch beside that of its samples. Where ranks load apart, of this one alone: [1].
-    """
-
-    cost: NDArray[np.float64]
-    samples: NDArray[np.int64]
-    tokens: NDArray[np.int64]
-    longest: NDArray[np.int64]
-    moved: int
-    own_bytes: int
-    own_flops: float
-    fixed: float
 
 
 @dataclass(frozen=True)
@@ -129,12 +112,15 @@ class BatchPipeline:
         samples = self._exchange(local, told, assignment, mine) if self._sharding.moves else local
         counts = TargetCounts(int(told.targets.sum()), int(told.targets[mine].sum()))
         batch = self._workload.build_batch(samples, self._context.dtype)
-        return ShardedBatch(batch, counts, self._stats(meta, assignment, samples))
+        own = Own(samples, self._workload.costs(samples), self._weigher.costs.fixed)
+        return ShardedBatch(batch, counts, ShardStats.of_all(meta, assignment, own))
 
     def _own(self, local: Samples) -> ShardedBatch:
         targets = int(local.targets.sum())
         batch = self._workload.build_batch(local, self._context.dtype)
-        return ShardedBatch(batch, TargetCounts(targets, targets), self._own_stats(local))
+        costs = self._weigher.costs
+        own = Own(local, self._workload.costs(local), costs.fixed)
+        return ShardedBatch(batch, TargetCounts(targets, targets), ShardStats.of_one(costs.of(local), own))
 
     def _gather_metadata(self, local: Samples, trained: ShardedBatch | None, seconds: float) -> GlobalMetadata:
         costs = self._weigher.costs
@@ -213,33 +199,3 @@ class BatchPipeline:
             ).wait()
             columns[name] = Jagged(received.numpy(), lengths[mine])
         return Samples(told.index[mine], told.targets[mine], columns)
-
-    def _stats(self, meta: BatchMeta, assignment: NDArray[np.int64], samples: Samples) -> ShardStats:
-        longest = np.zeros(meta.ranks, np.int64)
-        np.maximum.at(longest, assignment, meta.tokens)
-        return ShardStats(
-            cost=np.bincount(assignment, weights=meta.costs, minlength=meta.ranks).astype(np.float64),
-            samples=np.bincount(assignment, minlength=meta.ranks),
-            tokens=np.bincount(assignment, weights=meta.tokens, minlength=meta.ranks).astype(np.int64),
-            longest=longest,
-            moved=int((assignment != meta.source).sum()),
-            **self._own_totals(samples),
-        )
-
-    def _own_stats(self, samples: Samples) -> ShardStats:
-        tokens = samples.tokens
-        return ShardStats(
-            cost=self._weigher.costs.of(samples).sum(keepdims=True),
-            samples=np.array([len(samples)]),
-            tokens=tokens.sum(keepdims=True),
-            longest=np.array([tokens.max(initial=0)]),
-            moved=0,
-            **self._own_totals(samples),
-        )
-
-    def _own_totals(self, samples: Samples) -> dict[str, Any]:
-        return {
-            "own_bytes": int(samples.bytes.sum()),
-            "own_flops": float(self._workload.costs(samples).sum()),
-            "fixed": self._weigher.costs.fixed,
-        }

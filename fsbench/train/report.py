@@ -21,9 +21,9 @@ from fsbench.metrics.summary import Trained, summarise
 from fsbench.metrics.syncs import enter_syncs
 from fsbench.metrics.trace import LaneOps, LaneTrace, RankTrace, RunTrace
 from fsbench.train.observed import observed
-from fsbench.train.pipeline import ShardStats
 from fsbench.train.quality import enter_quality
 from fsbench.train.session import Finished
+from fsbench.train.shard_stats import ShardStats
 from fsbench.train.trainer import Trainer
 
 _LAST_STEPS = 10
@@ -145,7 +145,7 @@ def _trained(trainer: Trainer, finished: Finished, records: list[RankRecord]) ->
         stack("tokens"),
         stack("longest"),
         flops=np.array([record.flops[measured] for record in records]),
-        costs=stack("cost") + np.array([step.fixed for step in stats]),
+        costs=stack("predicted"),
         sent=sent,
     )
 

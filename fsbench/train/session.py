@@ -16,7 +16,7 @@ from fsbench.train.collisions import collision_rate
 from fsbench.train.driver import Driver
 from fsbench.train.evaluation import RankCounts, rank_users
 from fsbench.train.floor import SameForAll, Stay
-from fsbench.train.pipeline import ShardStats
+from fsbench.train.shard_stats import ShardStats
 from fsbench.train.spread import replica_spread
 from fsbench.train.trainer import Trainer
 from fsbench.workload import Ranking
