@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 import subprocess
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fsbench.cli.needs import require_torch
 from fsbench.cli.options import data_dir
 from fsbench.cli.request import DEFAULT_CHOICES
 from fsbench.errors import FsbenchError, UserError
@@ -64,8 +64,7 @@ def calibrate(
     from fsbench.cli.profile_text import describe
     from fsbench.costs.profile import make_room, profile_path
 
-    if importlib.util.find_spec("torch") is None:
-        raise UserError("calibrating needs PyTorch, which is not installed; pip install 'fsbench[cpu]'")
+    require_torch()
     if math.isnan(seconds):
         raise UserError("--seconds is nan, expected a number above 0")
     spec = Spec.parse(workload)
@@ -84,8 +83,8 @@ def calibrate(
 def _again(environment: Mapping[str, str], arguments: Sequence[str]) -> int:
     """The same command in a process that starts in the environment of a rank: memory is handled as there from the
     first allocation on, or a third of the time measured would be page faults."""
+    from fsbench.launch.explain import how_ended
     from fsbench.launch.process import die_with_parent
-    from fsbench.launch.session import how_ended
 
     command = [sys.executable, "-m", "fsbench", *arguments]
     # In a session of its own, so that a Ctrl-C is told once: here. The process ends with the wait for it.
