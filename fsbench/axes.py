@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from fsbench.collect.timeline import Timeline
     from fsbench.train.lanes import Lane
+    from fsbench.workload import Loader
 
 AXES = ("sharding", "embedding", "collectives", "sync")
 DEFAULTS = {"sharding": "naive", "embedding": "plain", "collectives": "backend", "sync": "allreduce"}
@@ -181,6 +182,13 @@ class Sharding(Strategy):
 
     moves: ClassVar[bool] = True
     """Whether samples may change rank. If not, nothing is exchanged but the metadata."""
+
+    def reads(self, loader: Loader) -> Loader:
+        """What each rank reads its batches from. Here a strategy may decide when a rank trains what it reads.
+
+        Whoever changes which samples are in a global batch is not `exact`.
+        """
+        return loader
 
     @abstractmethod
     def assign(self, batch: BatchMeta) -> NDArray[np.int64]:

@@ -80,7 +80,7 @@ class BatchPipeline:
         apart: bool = False,
     ) -> None:
         self._apart = apart
-        self._workload = workload
+        self._workload = sharding.reads(workload)
         self._sharding = sharding
         self._context = context
         self._lane = context.lanes[SHUFFLE.name]
