@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsbench.errors import UserError
 from fsbench.options import Spec
 from fsbench.plugins import create
 from fsbench_strategies.sharding.cost_aware import CostAware, even_counts
@@ -234,12 +233,10 @@ def test_a_token_limit_is_kept_at_little_cost(room, price, counts):
     assert slowest(limited, counts) <= slowest(batch, counts) * price
 
 
-def test_the_stricter_of_the_batchs_and_the_users_token_limit_counts():
-    batch = of_lengths([10, 10, 10, 10], ranks=2)
-    for of_batch, of_user in ((None, 19), (19, None), (19, 100), (100, 19)):
-        strategy = CostAware(CostAware.Options(token_limit=of_user))
-        with pytest.raises(ValueError, match=r"would hold 20 tokens, over the limit of 19; a limit of 20 would do"):
-            strategy.assign(replace(batch, token_limit=of_batch))
+def test_the_least_limit_that_would_do_is_told():
+    batch = of_lengths([10, 10, 10, 10], ranks=2, token_limit=19)
+    with pytest.raises(ValueError, match=r"rank 0 would hold 20 tokens, over the limit of 19; a limit of 20 would do"):
+        assign(batch)
 
 
 def test_evidence_tells_bytes_moved_beside_those_of_an_answer_for_balance_alone():
@@ -260,9 +257,4 @@ def test_evidence_tells_bytes_moved_beside_those_of_an_answer_for_balance_alone(
 
 def test_counts_are_equal_and_costs_from_flops_by_default():
     options = create("sharding", Spec.parse("cost-aware")).options
-    assert (options.counts, options.costs, options.token_limit) == ("equal", "flops", None)
-
-
-def test_a_token_limit_of_nothing_is_refused():
-    with pytest.raises(UserError, match="token_limit is 0, expected at least 1"):
-        create("sharding", Spec.parse("cost-aware:token_limit=0"))
+    assert (options.counts, options.costs) == ("equal", "flops")

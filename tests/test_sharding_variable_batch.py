@@ -80,13 +80,8 @@ def test_without_autotune_times_change_nothing():
     before = strategy.assign(batch)
     strategy.observe(np.array([1.0, 2.0, 3.0, 4.0]))
     assert np.array_equal(strategy.assign(batch), before)
-
-
-@pytest.mark.parametrize("seconds", [[0.0, 0.0], [0.0, 1.0], [np.nan, 1.0]])
-def test_times_that_were_not_measured_say_nothing(seconds):
-    strategy = VariableBatch()
-    strategy.observe(np.array(seconds))
-    assert strategy.state_dict() == {"factors": None}
+    assert strategy.repeatable
+    assert not VariableBatch().repeatable
 
 
 def test_no_measurement_takes_a_share_beyond_its_limits():

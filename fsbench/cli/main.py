@@ -24,6 +24,7 @@ COMMANDS = {
     "show": "fsbench.cli.show:show",
     "compare": "fsbench.cli.compare:compare_sets",
     "data": "fsbench.cli.data:data",
+    "calibrate": "fsbench.cli.calibrate:calibrate",
 }
 
 

@@ -32,7 +32,6 @@ from fsbench_strategies.sharding.karmarkar_karp import KarmarkarKarp
 from fsbench_strategies.sharding.levelling import level
 from fsbench_strategies.sharding.lpt import LPT
 from fsbench_strategies.sharding.moved_bytes import MovedBytes
-from fsbench_strategies.sharding.options import CostOptions
 from fsbench_strategies.sharding.relabelling import relabel
 from fsbench_strategies.sharding.snake import Snake
 from fsbench_strategies.sharding.split import Split
@@ -45,15 +44,10 @@ class CostAware(Sharding):
     """Equal time on every rank for the fewest bytes moved; honours speeds and token limits, counts equal or free."""
 
     @dataclass(frozen=True)
-    class Options(CostOptions):
-        """`counts`: samples a rank, equal or whatever balances best. `token_limit`: most tokens a rank can hold."""
+    class Options(Sharding.Options):
+        """`counts`: samples a rank, equal or whatever balances best."""
 
         counts: Literal["equal", "free"] = "equal"
-        token_limit: int | None = None
-
-        def __post_init__(self) -> None:
-            if self.token_limit is not None and self.token_limit < 1:
-                raise ValueError(f"token_limit is {self.token_limit}, expected at least 1")
 
     options: Options
     lookahead: ClassVar[int] = 1
@@ -72,11 +66,10 @@ class CostAware(Sharding):
                 with its rank; or a token limit that no split found keeps, with one that it does.
         """
         check_batch(batch)
-        limits = [limit for limit in (batch.token_limit, self.options.token_limit) if limit is not None]
         unlimited = replace(batch, token_limit=None)
         split = self._balance(unlimited)
-        if limits and split.held.max() > min(limits):
-            split = self._keep_limit(replace(batch, token_limit=min(limits)), split)
+        if batch.token_limit is not None and split.held.max() > batch.token_limit:
+            split = self._keep_limit(batch, split)
         self._moved.count(unlimited, split.assignment)
         return split.assignment
 

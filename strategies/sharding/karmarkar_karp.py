@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from fsbench.axes import BatchMeta, Sharding
 from fsbench_strategies.sharding.checks import check_batch, within_token_limit
-from fsbench_strategies.sharding.options import CostOptions
 
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]
@@ -32,7 +31,6 @@ Int64 = NDArray[np.int64]
 class KarmarkarKarp(Sharding):
     """Differencing at equal counts, as other suites balance: merges blocks of sorted samples so that they cancel."""
 
-    Options = CostOptions
     lookahead: ClassVar[int] = 1
 
     def assign(self, batch: BatchMeta) -> Int64:

@@ -32,12 +32,13 @@ class LocalPairs(Sharding):
     """Heavy samples with light ones among the next batches that a rank reads; nothing moves between ranks."""
 
     @dataclass(frozen=True)
-    class Options:
+    class Options(Sharding.Options):
         """`window`: batches that a rank reads ahead and makes over."""
 
         window: int = 8
 
         def __post_init__(self) -> None:
+            super().__post_init__()
             if self.window < 1:
                 raise ValueError(f"window is {self.window}, expected at least 1")
 
@@ -65,6 +66,7 @@ class PairingLoader:
     def __init__(self, loader: Loader, window: int) -> None:
         self.samples_per_rank = loader.samples_per_rank
         self.costs = loader.costs
+        self.cost_features = loader.cost_features
         self.build_batch = loader.build_batch
         self._loader, self._window = loader, window
         self._read: dict[int, Samples] = {}

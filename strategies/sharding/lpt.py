@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 
 from fsbench.axes import BatchMeta, Sharding
 from fsbench_strategies.sharding.checks import check_batch, equal_places, within_token_limit
-from fsbench_strategies.sharding.options import CostOptions
 
 
 class LPT(Sharding):
     """Largest sample first, each to the rank with the least work so far."""
 
     @dataclass(frozen=True)
-    class Options(CostOptions):
+    class Options(Sharding.Options):
         """`counts`: samples a rank, equal or whatever balances best."""
 
         counts: Literal["equal", "free"] = "equal"

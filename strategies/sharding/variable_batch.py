@@ -32,7 +32,7 @@ class VariableBatch(Sharding):
     """FreeScale's variable batch size: segments of near equal weight in order of length, tuned by measured times."""
 
     @dataclass(frozen=True)
-    class Options:
+    class Options(Sharding.Options):
         """`alpha`: a sample of length L weighs L**alpha; 1 where projections dominate, 2 where attention does. `eta`: how
         fast AutoTune follows the measured times; 0 turns it off, and only then is a run repeatable."""
 
@@ -40,6 +40,7 @@ class VariableBatch(Sharding):
         eta: float = 0.25
 
         def __post_init__(self) -> None:
+            super().__post_init__()
             if self.alpha < 0:
                 raise ValueError(f"alpha is {self.alpha}, expected at least 0")
             if not 0 <= self.eta <= 1:
@@ -51,6 +52,10 @@ class VariableBatch(Sharding):
     def __init__(self, options: Options | None = None) -> None:
         super().__init__(options)
         self._factors: Float64 | None = None
+
+    @property
+    def repeatable(self) -> bool:
+        return self.options.eta == 0
 
     def assign(self, batch: BatchMeta) -> Int64:
         """The rank of each sample, int64[n]; equal lengths go by global index.
@@ -67,9 +72,7 @@ class VariableBatch(Sharding):
         return within_token_limit(batch, assignment)
 
     def observe(self, seconds: Float64) -> None:
-        """AutoTune. Times from before the first step, zero, say nothing."""
-        if not (np.isfinite(seconds) & (seconds > 0)).all():
-            return
+        """AutoTune."""
         factors = np.ones(len(seconds)) if self._factors is None else self._factors
         factors = factors * (_mean(seconds) / seconds) ** self.options.eta
         self._factors = _rounded(np.clip(factors / _mean(factors), SMALLEST_FACTOR, LARGEST_FACTOR))
