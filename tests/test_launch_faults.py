@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -27,7 +30,7 @@ FAULTS = {
 
 
 TORCH, BARE = "local:ranks=2", "bare:ranks=2"
-WITH_TORCH = ("kill", "terminate", "vanish")
+WITH_TORCH = ("kill", "terminate", "vanish", "crash")
 """Faults of which torch's launcher tells how they ended. The others do without it, which takes half the time."""
 
 
@@ -60,7 +63,7 @@ def test_a_fault_is_recorded_with_its_status_rank_phase_and_message_and_other_ru
     assert record["status"] == status, record["reason"]
     assert re.fullmatch(rf"{reason} \(log: logs/{record['run_id']}\.txt\)", record["reason"])
     assert set(record["metrics"].values()) == {None}
-    assert sessions.log_of(out, record)
+    assert (out / "logs" / f"{record['run_id']}.txt").exists()
     assert records["naive"]["status"] == "ok"
     assert done.returncode == 1
     assert sessions.left(environment) == []
@@ -100,3 +103,25 @@ def test_ranks_of_different_versions_do_not_train_together(tmp_path, environment
     record = sessions.records(tmp_path / "set")["stranger"]
     assert "rendezvous: FsbenchError: ranks do not agree: rank 1 has fsbench 0.2.0, rank 0 0.1.0 (" in record["reason"]
     assert record["status"] == "failed"
+
+
+NO_PORT_LEFT = """
+import os, socket, sys
+open("/proc/sys/net/ipv4/ip_local_port_range", "w").write("40000 40000")
+taken = socket.create_server(("::", 40000), family=socket.AF_INET6, dualstack_ipv6=True)
+taken.set_inheritable(True)
+os.execv(sys.executable, sys.argv[1:])
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a network of its own, all of whose ports are taken, needs root")
+def test_a_launcher_that_finds_its_port_taken_fails_the_run_with_the_systems_word(tmp_path, environment):
+    arguments = ("--on", "local:ranks=1", "--sharding", "naive", "--steps", "2")
+    command = [sys.executable, "-c", NO_PORT_LEFT, *sessions.command(tmp_path / "set", *arguments)]
+    alone = ["unshare", "--net", "sh", "-c", 'ip link set lo up; exec "$@"', "sh", *command]
+    assert subprocess.run(alone, env=environment, capture_output=True).returncode == 1
+    record = sessions.records(tmp_path / "set")["naive"]
+    reason = "ended with exit code 1 and no error; rank 0: not started: RuntimeError: Failed to create a socket (log: "
+    assert (record["status"], record["reason"][: len(reason)]) == ("failed", reason)
+    assert "Address already in use" in sessions.log_of(tmp_path / "set", record)
+    assert sessions.left(environment) == []

@@ -217,7 +217,8 @@ def test_the_next_network_removes_what_a_killed_process_left():
 ABANDON = f"""
 import os
 from fsbench.launch import links
-links.network(2, {RATE}).__enter__()
+network = links.network(2, {RATE})
+network.__enter__()
 print(os.getpid(), sum(owner == os.getpid() for _, owner in links._owned()), flush=True)
 os._exit(0)
 """

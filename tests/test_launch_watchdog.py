@@ -49,7 +49,8 @@ LATE = {
     ),
     "nobody for an operation that has only begun": ([rank(operation("x", 5, 0.1)), rank(BEFORE)], []),
     "the earlier phase, where none is stuck in an operation": ([rank(phase="rendezvous"), rank(phase="data")], [1]),
-    "fewer steps of the same phase": ([rank(done=3), rank(done=2), rank(done=2)], [1, 2]),
+    "fewer steps of the same phase": ([rank(done=5), rank(done=2), rank(done=2)], [1, 2]),
+    "nobody, where one is a step ahead": ([rank(done=3), rank(done=2)], []),
 }
 
 

@@ -87,9 +87,11 @@ class Local(Cluster):
         return links.network(self.hosts, self.link.bits_per_s) if self.link else contextlib.nullcontext()
 
     def command(self, spec_file: Path) -> Sequence[str]:
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
+        # Not `--standalone`, whose store listens on every interface of the machine, for anyone to write to: this one is
+        # a file beside the order, where the ranks meet as well.
         return [
-            *launcher,
+            *(sys.executable, "-m", "torch.distributed.run", "--nnodes=1", "--local-addr=127.0.0.1"),
+            *("--rdzv-backend=c10d", "--rdzv-conf=store_type=file", f"--rdzv-endpoint={spec_file.parent / 'launcher'}"),
             f"--nproc-per-node={self.ranks}",
             "--max-restarts=0",
             "--no-python",
@@ -108,4 +110,6 @@ class Local(Cluster):
         network = {"GLOO_SOCKET_IFNAME": "lo"}
         if self.link:
             network = {"GLOO_SOCKET_IFNAME": self.link.interface, "CUDA_VISIBLE_DEVICES": ""}
-        return {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, **network, **keep_memory}
+        # Else the launcher opens another store for the ranks to share, on every interface again.
+        no_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        return {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, **network, **no_store, **keep_memory}

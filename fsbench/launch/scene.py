@@ -110,11 +110,13 @@ def _begun(operations: Mapping[str, Operation], lane: str) -> int:
 
 
 def _behind(beats: Beats) -> list[int]:
-    """The ranks of the earliest phase and the fewest steps, if not all are."""
+    """The ranks of the earliest phase and the fewest steps, if others are further by more than the step that they may
+    be ahead while all is well."""
     places = [(PHASES.index(beat.phase), beat.done) if beat and beat.phase in PHASES else (-1, 0) for beat in beats]
-    first = min(places, default=None)
-    behind = [rank for rank, place in enumerate(places) if place == first]
-    return behind if len(behind) < len(places) else []
+    (phase, done), last = min(places), max(places)
+    if last <= (phase, done + 1):
+        return []
+    return [rank for rank, place in enumerate(places) if place == (phase, done)]
 
 
 def _ranks(ranks: Iterable[int]) -> str:
