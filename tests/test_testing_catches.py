@@ -64,8 +64,9 @@ def test_a_broken_promise_is_found_by_its_check_alone(name):
 def test_a_strategy_that_hangs_is_reported_with_what_each_rank_was_at():
     (reason,) = failures("sharding", "hanging", limit_s=8).values()
     before, _, hanging = reason.partition("; ")
-    assert before.startswith("on 2 ranks: not done after 8 s: rank 0: step 1, MainThread in wait (lanes.py:")
-    assert "rank 1: step 1" in hanging
+    assert before.startswith("on 2 ranks: not done after 8 s: rank 0: step ")
+    assert "MainThread in wait (lanes.py:" in before
+    assert hanging.startswith("rank 1: step ")
     assert "lane-shuffle in assign (broken.py:" in hanging
 
 

@@ -11,6 +11,7 @@ from fsbench.axes import DEFAULTS
 from fsbench.options import Spec
 from fsbench.plugins import FoundPlugin, create
 from fsbench.probe import Probe, probe
+from fsbench.testing.compare import check_finite
 from fsbench.testing.exercise import Scenario
 from fsbench.testing.pool import TaskFailed, shared_pool
 from fsbench.testing.tasks import Ended
@@ -83,8 +84,10 @@ class Case:
         return done
 
     def train(self, ranks: int, trial: Trial) -> list[Trained]:
-        """What training left on each rank. Raises what `run` does."""
-        return [ended.result for ended in self.run(train, ranks, trial)]
+        """What training left on each rank. Raises what `run` does, and a `Fault` if a part of it is not finite."""
+        trained = [ended.result for ended in self.run(train, ranks, trial)]
+        check_finite(trained)
+        return trained
 
     def trained(self, ranks: int, scenario: Scenario = "ordinary") -> list[Trained]:
         """The same for a check that is not about whether it trains at all.

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-PATIENCE_S = 3.0
+PATIENCE_S = 1.0
 """A thread that was joined, or a socket that was closed, may be listed a moment longer."""
 _SELF = Path("/proc/self")
 

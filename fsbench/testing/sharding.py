@@ -62,7 +62,7 @@ def _batch(shape: str, step: int, ranks: int) -> BatchMeta:
         ranks=ranks,
         speeds=1.0 + np.arange(ranks, dtype=np.float64) * (shape == "speeds"),
         token_limit=None,
-        step=step,
+        step=100 + step,
     )
 
 

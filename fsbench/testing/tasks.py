@@ -138,6 +138,8 @@ def _warm_up(store: Any) -> None:
 
     alone = Trial("sharding", DEFAULTS["sharding"])
     _in_a_group(Task(train, 1, "warm-up", (alone,), START_S, ()), 0, store)
+    # What is imported stays: to look through it again after every task takes longer than the task.
+    gc.freeze()
 
 
 def _settle(folder: Path) -> Path:

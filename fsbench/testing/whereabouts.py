@@ -26,10 +26,11 @@ def note(text: str) -> None:
 
 def whereabouts() -> str:
     """The last note, then each thread but the calling one and idle ones: its name and innermost lines, without those
-    of Python's library and of torch."""
+    that tell nothing."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     told = [_noted] if _noted else []
-    for ident, frame in sys._current_frames().items():
+    main_first = sorted(sys._current_frames().items(), key=lambda item: item[0] != threading.main_thread().ident)
+    for ident, frame in main_first:
         lines = [] if ident == threading.get_ident() else list(_lines(frame))
         if lines:
             told.append(f"{names.get(ident, 'a thread')} in {' < '.join(lines)}")
@@ -37,7 +38,7 @@ def whereabouts() -> str:
 
 
 def in_a_line(error: BaseException) -> str:
-    """What was raised, and the innermost line of its traceback that is neither of Python's library nor of torch."""
+    """What was raised, and the innermost line of its traceback that tells something."""
     message = " ".join(str(error).split())
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _foreign(frame.filename)]
     where = f" in {frames[-1].name} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
@@ -58,6 +59,8 @@ def _lines(frame: FrameType) -> Iterator[str]:
 
 
 def _foreign(file: str) -> bool:
-    standard, torch = sysconfig.get_path("stdlib"), f"{os.sep}torch{os.sep}"
-    third_party = f"{os.sep}site-packages{os.sep}"
-    return torch in file or file.startswith("<") or (file.startswith(standard) and third_party not in file)
+    """Whether a line of that file tells an author of strategies nothing: Python's library, torch, our recorder."""
+    inside = [f"{os.sep}torch{os.sep}", f"{os.sep}fsbench{os.sep}collect{os.sep}"]
+    if file.startswith("<") or any(part in file for part in inside):
+        return True
+    return file.startswith(sysconfig.get_path("stdlib")) and f"{os.sep}site-packages{os.sep}" not in file
