@@ -181,6 +181,8 @@ class Sharding(Strategy):
 
     moves: ClassVar[bool] = True
     """Whether samples may change rank. If not, nothing is exchanged but the metadata."""
+    equal_counts: bool = False
+    """Whether every rank gets as many samples as any other, give or take one; set in `__init__` if an option says."""
 
     @abstractmethod
     def assign(self, batch: BatchMeta) -> NDArray[np.int64]:

@@ -66,6 +66,7 @@ class RunSpec:
     seed: int
     steps: int | None
     time_limit_s: int
+    stall_limit_s: int = 300
 
 
 @dataclass(frozen=True)
@@ -73,16 +74,18 @@ class Settings:
     """What `--set KEY=VALUE` may change.
 
     `repeats`: runs of each cell. `steps`: steps a run, by default the workload's own. `seed`: seeds training
-    and the order of the runs. `time_limit_s`: when a run is stopped, in seconds.
+    and the order of the runs. `time_limit_s`: when a run is stopped, in seconds. `stall_limit_s`: for how many of them
+    no rank may come to another phase or step; the default leaves a first step time to compile.
     """
 
     repeats: int = 1
     steps: int | None = None
     seed: int = 1
     time_limit_s: int = 600
+    stall_limit_s: int = 300
 
     def __post_init__(self) -> None:
-        for name in ("repeats", "steps", "time_limit_s"):
+        for name in ("repeats", "steps", "time_limit_s", "stall_limit_s"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value}: expected 1 or more")
@@ -128,6 +131,7 @@ def interleave(cells: Sequence[Cell], settings: Settings) -> tuple[RunSpec, ...]
             settings.seed,
             settings.steps,
             settings.time_limit_s,
+            settings.stall_limit_s,
         )
         for repeat in range(1, settings.repeats + 1)
         for cell in _shuffled(cells, f"{settings.seed}/{repeat}")

@@ -11,8 +11,9 @@ import difflib
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, NewType, TypeVar
 
 from fsbench.errors import UserError
@@ -51,7 +52,7 @@ class Spec:
         if not text.isprintable():
             raise UserError(f"{text!r} has characters that cannot be printed")
         name, colon, tail = text.partition(":")
-        if not _SPEC_NAME.match(name):
+        if not is_name(name):
             raise UserError(f"{text!r} is not NAME or NAME:KEY=VALUE,...")
         options: dict[str, str] = {}
         for part in tail.split(",") if colon else ():
@@ -67,6 +68,11 @@ class Spec:
         if not self.options:
             return self.name
         return self.name + ":" + ",".join(f"{key}={value}" for key, value in sorted(self.options.items()))
+
+
+def is_name(text: str) -> bool:
+    """Whether a plugin of that name can be asked for."""
+    return bool(_SPEC_NAME.match(text))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -109,12 +115,36 @@ def build_options(options_type: type[T], given: Mapping[str, str], *, owner: str
         raise UserError(f"{owner}: {error}") from None
 
 
+def type_fault(options_type: type) -> str | None:
+    """Why `build_options` could not fill the dataclass, or None: an option that text cannot be turned into."""
+    try:
+        hints = typing.get_type_hints(options_type)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    fields = [f.name for f in dataclasses.fields(options_type) if f.init]
+    wrong = next((name for name in fields if not _typed(hints[name])), None)
+    return f"{wrong} is of type {hints[wrong]}" if wrong else None
+
+
+def _typed(kind: Any) -> bool:
+    if _is_union(kind):
+        inner = [arg for arg in typing.get_args(kind) if arg is not type(None)]
+        return len(inner) == 1 and _typed(inner[0])
+    if typing.get_origin(kind) is Literal:
+        return all(isinstance(choice, str) for choice in typing.get_args(kind))
+    return kind in _CONVERTED
+
+
+def _is_union(kind: Any) -> bool:
+    return isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union
+
+
 def _required(option: dataclasses.Field) -> bool:
     return option.default is dataclasses.MISSING and option.default_factory is dataclasses.MISSING
 
 
 def _convert(text: str, kind: Any) -> Any:
-    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
+    if _is_union(kind):
         inner = [arg for arg in typing.get_args(kind) if arg is not type(None)]
         return None if text.lower() == "none" else _convert(text, inner[0])
     if typing.get_origin(kind) is Literal:
@@ -122,19 +152,9 @@ def _convert(text: str, kind: Any) -> Any:
         if text not in choices:
             raise ValueError(f"expected one of {', '.join(choices)}")
         return text
-    if kind is ByteSize:
-        return _byte_size(text)
-    if kind is BitRate:
-        return _bit_rate(text)
-    if kind is bool:
-        return _boolean(text)
-    if kind is int:
-        return _number(text, int, "a whole number")
-    if kind is float:
-        return _number(text, float, "a number")
-    if kind is str:
-        return text
-    raise TypeError(f"options cannot be of type {kind}")
+    if kind not in _CONVERTED:
+        raise TypeError(f"options cannot be of type {kind}")
+    return _CONVERTED[kind](text)
 
 
 def _boolean(text: str) -> bool:
@@ -166,6 +186,16 @@ def _bit_rate(text: str) -> int:
     if not match or match[2] not in _RATE_UNITS:
         raise ValueError("expected a rate such as 400mbit or 2.5gbit")
     return round(float(match[1]) * _RATE_UNITS[match[2]])
+
+
+_CONVERTED: dict[Any, Callable[[str], Any]] = {
+    ByteSize: _byte_size,
+    BitRate: _bit_rate,
+    bool: _boolean,
+    int: partial(_number, kind=int, expected="a whole number"),
+    float: partial(_number, kind=float, expected="a number"),
+    str: str,
+}
 
 
 def rate_text(bits_per_s: int) -> str:

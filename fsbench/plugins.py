@@ -1,28 +1,27 @@
 """Discovery of plugins: strategies, workloads and clusters, ours and anyone's, through the same entry points.
 
-Three stages, three types. A `FoundPlugin` is read from package metadata and nothing of it is imported; a
-`LoadedPlugin` is its class, imported and checked against its contract; `create` makes an instance with typed
-options. A broken plugin disturbs only the runs that ask for it.
+Three stages, three types, so that no function can be given a half-ready plugin. A `FoundPlugin` is read from package
+metadata and nothing of it is imported. A `LoadedPlugin` is what its entry point names, imported, of which nothing is
+known. A `ClassifiedPlugin` is a class that keeps the contract of its kind; `create` makes an instance of it with typed
+options. A broken plugin disturbs only the runs that ask for it, and every message about a plugin names its
+distribution and version.
 """
 
 from __future__ import annotations
 
-import ast
-import dataclasses
 import functools
 import importlib
-import importlib.util
 import inspect
+import operator
 import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from fsbench.errors import FsbenchError, UserError
-from fsbench.options import Spec, build_options, nearest
+from fsbench.options import Spec, build_options, is_name, nearest, type_fault
 
 NOUNS = {
     "sharding": "sharding strategy",
@@ -34,7 +33,8 @@ NOUNS = {
 }
 """What a plugin of each kind is called in messages. The kinds are the entry-point groups `fsbench.<kind>`."""
 KINDS = tuple(NOUNS)
-NO_SUMMARY = "(no summary)"
+ALL = "all"
+"""On the command line: every installed plugin of a kind. No plugin may be called so."""
 
 
 @dataclass(frozen=True, order=True)
@@ -65,7 +65,15 @@ class FoundPlugin:
 
 @dataclass(frozen=True)
 class LoadedPlugin:
-    """A plugin whose class is imported, keeps its contract and can be instantiated."""
+    """What an entry point names, imported: any object."""
+
+    found: FoundPlugin
+    attribute: Any
+
+
+@dataclass(frozen=True)
+class ClassifiedPlugin:
+    """A class that keeps the contract of the plugin's kind, and whose options can be typed."""
 
     found: FoundPlugin
     cls: type[Any]
@@ -85,34 +93,28 @@ def find_plugin(kind: str, name: str) -> FoundPlugin:
     """The one plugin of that name.
 
     Raises:
-        UserError: no distribution offers the name, or more than one does.
+        UserError: no distribution offers the name, more than one does, or it is no name for a plugin.
     """
     plugins = find_plugins(kind)
     matches = [plugin for plugin in plugins if plugin.name == name]
     if not matches:
         raise UserError(f"unknown {NOUNS[kind]} {name!r}; {nearest(name, {plugin.name for plugin in plugins})}")
     if len(matches) > 1:
-        origins = " and ".join(plugin.origin for plugin in matches)
-        raise UserError(f"{NOUNS[kind]} {name!r} is offered by {origins}; uninstall one of them")
+        origins = " and ".join(f"{plugin.origin} ({plugin.value})" for plugin in matches)
+        raise UserError(f"{NOUNS[kind]} {name!r} is offered by {origins}; uninstall or rename one of them")
+    if fault := _name_fault(name):
+        raise UserError(f"{matches[0]} is refused: {fault}; its entry point needs another name")
     return matches[0]
 
 
-def load_plugin(kind: str, name: str) -> LoadedPlugin:
-    """Imports the plugin of that name.
+def load_plugin(kind: str, name: str) -> ClassifiedPlugin:
+    """Imports the plugin of that name, and finds out whether it is what its kind asks for.
 
     Raises:
-        UserError: an unknown or ambiguous name, a module that does not import, an attribute that is not
-            there, or a class that does not keep its contract. The message names the distribution.
+        UserError: what `find_plugin` refuses, a module that does not import, an attribute that is not there, or a
+            class that does not keep its contract. The message names the distribution.
     """
-    found = find_plugin(kind, name)
-    try:
-        module = importlib.import_module(found.module)
-        cls: Any = functools.reduce(getattr, found.attribute.split("."), module)
-    except (Exception, SystemExit) as error:
-        raise UserError(f"{found} cannot be loaded: {_describe(error)}") from error
-    if fault := _contract_fault(cls, _contract(kind)):
-        raise UserError(f"{found}: {found.value} {fault}")
-    return LoadedPlugin(found, cls)
+    return _classify(_load(find_plugin(kind, name)))
 
 
 def create(kind: str, spec: Spec) -> Any:
@@ -122,25 +124,44 @@ def create(kind: str, spec: Spec) -> Any:
         UserError: what `load_plugin` refuses, an unknown or badly typed option, or a constructor that fails.
     """
     plugin = load_plugin(kind, spec.name)
-    options = build_options(plugin.cls.Options, spec.options, owner=f"{NOUNS[kind]} {spec.name}")
+    options = _options(plugin, spec)
     try:
         return plugin.cls(options)
-    except FsbenchError:
-        raise
+    except FsbenchError as error:
+        raise type(error)(f"{plugin.found}: {error}") from error
     except Exception as error:
         raise UserError(f"{plugin.found} cannot be created: {_describe(error)}") from error
 
 
-def summary(found: FoundPlugin) -> str:
-    """The first line of the class's docstring, read from its source: the module is never imported."""
+def _options(plugin: ClassifiedPlugin, spec: Spec) -> Any:
     try:
-        path = _source(found.module)
-        tree = ast.parse(path.read_bytes()) if path else None
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return NO_SUMMARY
-    node = _find_class(tree, found.attribute.split(".")) if tree else None
-    lines = ((node and ast.get_docstring(node)) or "").strip().splitlines()
-    return lines[0] if lines else NO_SUMMARY
+        return build_options(plugin.cls.Options, spec.options, owner=str(plugin.found))
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{plugin.found} cannot check its options: {_describe(error)}") from error
+
+
+def _load(found: FoundPlugin) -> LoadedPlugin:
+    try:
+        module = importlib.import_module(found.module)
+        return LoadedPlugin(found, functools.reduce(getattr, found.attribute.split("."), module))
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{found} cannot be loaded: {_describe(error)}") from error
+
+
+def _classify(loaded: LoadedPlugin) -> ClassifiedPlugin:
+    if fault := _contract_fault(loaded.attribute, _contract(loaded.found.kind)):
+        raise UserError(f"{loaded.found}: {loaded.found.value} {fault}")
+    return ClassifiedPlugin(loaded.found, loaded.attribute)
+
+
+def _name_fault(name: str) -> str | None:
+    if name == ALL:
+        return f"{ALL!r} means every plugin on the command line"
+    if not is_name(name):
+        return "a name has letters, digits, '_', '.' and '-' only and begins with a letter or digit"
+    return None
 
 
 @functools.cache
@@ -153,14 +174,16 @@ def _scan(path: tuple[str, ...]) -> tuple[FoundPlugin, ...]:
             plugins = list(_announced(distribution))
         except Exception as error:
             # One unreadable distribution must not hide the others.
-            warnings.warn(f"ignored a package with unreadable metadata: {_describe(error)}", stacklevel=2)
+            where = getattr(distribution, "_path", "of unknown place")
+            warnings.warn(f"ignored a package with unreadable metadata, {where}: {_describe(error)}", stacklevel=2)
             continue
         names = {plugin.distribution for plugin in plugins}
         # A distribution may lie twice on the path (an editable install beside its build): the first counts.
         if names.isdisjoint(seen):
             found += plugins
         seen |= names
-    return tuple(sorted(found))
+    order = operator.attrgetter("name", "distribution", "version", "value")
+    return tuple(sorted(dict.fromkeys(found), key=order))
 
 
 def _announced(distribution: metadata.Distribution) -> Iterator[FoundPlugin]:
@@ -196,6 +219,11 @@ def _contract(kind: str) -> type:
     return CONTRACTS[kind]
 
 
+def _is_frozen_dataclass(cls: Any) -> bool:
+    parameters = getattr(cls, "__dataclass_params__", None)
+    return inspect.isclass(cls) and parameters is not None and parameters.frozen
+
+
 def _contract_fault(cls: Any, contract: type) -> str | None:
     name = f"{contract.__module__}.{contract.__name__}"
     if not (inspect.isclass(cls) and issubclass(cls, contract)):
@@ -203,35 +231,8 @@ def _contract_fault(cls: Any, contract: type) -> str | None:
     if absent := sorted(getattr(cls, "__abstractmethods__", ())):
         return f"does not define {', '.join(absent)}, which {name} asks for"
     options: Any = getattr(cls, "Options", None)
-    if not (inspect.isclass(options) and dataclasses.is_dataclass(options)):
-        return "has Options that are not a dataclass"
+    if not _is_frozen_dataclass(options):
+        return "has Options that are not a frozen dataclass"
+    if fault := type_fault(options):
+        return f"has Options that cannot be typed: {fault}"
     return None
-
-
-def _source(module: str) -> Path | None:
-    """The file of a module. Only its top-level package is looked up: more would import the parents."""
-    top, *parts = module.split(".")
-    try:
-        spec = importlib.util.find_spec(top)
-    except (ImportError, ValueError):
-        return None
-    if spec is None:
-        return None
-    if not parts:
-        return Path(spec.origin) if spec.origin else None
-    for folder in spec.submodule_search_locations or ():
-        base = Path(folder, *parts)
-        for candidate in (base / "__init__.py", base.with_name(base.name + ".py")):
-            if candidate.is_file():
-                return candidate
-    return None
-
-
-def _find_class(tree: ast.AST, names: list[str]) -> ast.ClassDef | None:
-    """The class `Outer.Inner` for `["Outer", "Inner"]`."""
-    node: Any = tree
-    for name in names:
-        node = next((n for n in node.body if isinstance(n, ast.ClassDef) and n.name == name), None)
-        if node is None:
-            return None
-    return node

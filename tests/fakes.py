@@ -94,29 +94,9 @@ def install_acme(folder: Path) -> None:
     install(folder, "acme", plugins, {"acme_plugins.py": ACME})
 
 
-BARE = """
-    import sys
-    from fsbench.launch.local import Local
-
-    START = (
-        "import os, subprocess, sys\\n"
-        "ranks = sys.argv[1]\\n"
-        "world = dict(os.environ, WORLD_SIZE=ranks, LOCAL_WORLD_SIZE=ranks)\\n"
-        "own = [dict(world, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(int(ranks))]\\n"
-        "sys.exit(max([started.wait() for started in [subprocess.Popen(sys.argv[2:], env=env) for env in own]]))"
-    )
-
-
-    class Bare(Local):
-        def command(self, spec_file):
-            rank = [sys.executable, "-m", "fsbench.train.rank", str(spec_file)]
-            return [sys.executable, "-c", START, str(self.ranks), *rank]
-"""
-
-
 def install_bare_ranks(folder: Path) -> None:
     """The cluster `bare`: local ranks without torch's launcher, which takes longer to start than they take to train."""
-    install(folder, "bare-ranks", {"clusters": {"bare": "bare_ranks:Bare"}}, {"bare_ranks.py": BARE})
+    install(folder, "bare-ranks", {"clusters": {"bare": "tests.toy:Bare"}})
 
 
 class Outcome(NamedTuple):

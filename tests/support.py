@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -77,6 +78,20 @@ def open_workload(
         seed=seed,
         timeout=LIMIT,
     )
+
+
+def is_gone(pid: int, within_s: float = 10.0) -> bool:
+    """Whether a process that was killed has ended: the kernel takes a moment."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.01)
+    return False
 
 
 def write_ratings(folder: Path, rows: list[tuple[int, int, int]]) -> Path:

@@ -57,7 +57,7 @@ def test_version(fsbench):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["lst"], "unknown command 'lst'; did you mean list? valid: compare, data, list, run, show"),
+        (["lst"], "unknown command 'lst'; did you mean list? valid: compare, data, list, plugins, run, show"),
         (["--bogus"], "--bogus"),
         (["show"], "Missing argument 'RESULT'"),
         (["run", "--bogus"], "--bogus"),
@@ -101,7 +101,7 @@ def test_a_warning_is_one_line(fsbench, monkeypatch):
     assert fsbench("show") == Outcome(0, "", "fsbench: warning: something odd\n")
 
 
-@pytest.mark.parametrize("arguments", [["list"], ["--help"], ["show", "nowhere"]])
+@pytest.mark.parametrize("arguments", [["list"], ["--help"], ["show", "nowhere"], ["plugins", "--help"]])
 def test_what_only_reads_imports_neither_torch_nor_numpy(arguments: list[str]):
     code = """
 import sys

@@ -81,7 +81,8 @@ def test_the_built_in_matrix_is_sixteen_cells_each_once(fsbench):
 
 def test_the_example_is_the_built_in_matrix():
     asked = {key: tuple(one.text for one in values) for key, values in read_matrix(EXAMPLE).items()}
-    assert asked == {**BUILT_IN, "repeats": ("1",), "seed": ("1",), "time_limit_s": ("600",)}
+    numbers = {"repeats": ("1",), "seed": ("1",), "time_limit_s": ("600",), "stall_limit_s": ("300",)}
+    assert asked == {**BUILT_IN, **numbers}
 
 
 def test_a_strategy_of_the_built_in_matrix_that_is_gone_is_named(fsbench, monkeypatch):
@@ -110,7 +111,7 @@ BAD_FILES = [
     (
         "repeats = 2\nshardng = []",
         "m.toml:2: unknown key 'shardng'; did you mean sharding? valid: clusters, collectives, embedding, repeats, "
-        "seed, sharding, steps, sync, time_limit_s, workloads\n",
+        "seed, sharding, stall_limit_s, steps, sync, time_limit_s, workloads\n",
     ),
     ('"sinc" = "none"', "m.toml:1: unknown key 'sinc'; did you mean sync or sharding? valid: clusters, "),
     ("[[exclude]]\nsync = 'x'", "m.toml:1: unknown key 'exclude'; did you mean clusters? valid: "),
@@ -134,7 +135,7 @@ BAD_FILES = [
     ),
     (
         "sync = 'shadow:alfa=1'",
-        "m.toml:1: sync strategy shadow has no option 'alfa'; did you mean alpha? valid: alpha\n",
+        "m.toml:1: sync strategy shadow (acme 1.0) has no option 'alfa'; did you mean alpha? valid: alpha\n",
     ),
     ("sync = ''", "m.toml:1: '' is not NAME or NAME:KEY=VALUE,...\n"),
     ("sync = 'none'\nrepeats 3", "m.toml:2:9: not TOML: Expected '=' after a key in a key/value pair\n"),
@@ -283,7 +284,7 @@ def test_a_dry_run_tells_what_does_not_go_together_and_what_happens_instead(fsbe
     once = "collectives is -: none of these uses it, so cells that differ only there run once"
     assert rows(together) == [
         ["embedding solo + sync shadow", once, "6, 13"],
-        ["sharding strategy quantum", "unsupported: needs a quantum computer, found none", "8-14"],
+        ["sharding strategy quantum (acme 1.0)", "unsupported: needs a quantum computer, found none", "8-14"],
     ]
 
 
@@ -427,13 +428,14 @@ def test_a_matrix_that_was_interrupted_and_resumed_equals_the_unbroken_one_cell_
     assert fsbench("run", "--matrix", "m.toml", "--out", "whole", "--quiet").exit_code == 0
     run_to_end, started = launch.run_to_end, []
 
-    def interrupted(command, environment, folder, ranks, time_limit_s, on_poll):
+    def interrupted(command, environment, folder, ranks, limits, on_poll, hurry):
         def poll(beats):
             if len(started) == 2:
                 signal.raise_signal(signal.SIGINT)
+            on_poll(beats)
 
         started.append(folder)
-        return run_to_end(command, environment, folder, ranks, time_limit_s, poll)
+        return run_to_end(command, environment, folder, ranks, limits, poll, hurry)
 
     monkeypatch.setattr(launch, "run_to_end", interrupted)
     assert fsbench("run", "--matrix", "m.toml", "--out", "broken", "--quiet").exit_code == 130

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+import fsbench as package
+from fsbench import probe
 from fsbench.matrix import Cell
 from fsbench.results.store import ResultSet, held
 from tests.fakes import FakeSession, cell, install, install_acme, run_command
@@ -107,12 +109,12 @@ def test_an_axis_that_no_strategy_of_the_cell_uses_is_shown_as_a_dash(fsbench):
     ("arguments", "message"),
     [
         ("--sharding cost-awre", "unknown sharding strategy 'cost-awre'; did you mean cost-aware?"),
-        ("--sync shadow:alfa=1", "sync strategy shadow has no option 'alfa'; did you mean alpha?"),
-        ("--sync shadow:alpha=much", "sync strategy shadow: option alpha=much: expected a number"),
+        ("--sync shadow:alfa=1", "sync strategy shadow (acme 1.0) has no option 'alfa'; did you mean alpha?"),
+        ("--sync shadow:alpha=much", "sync strategy shadow (acme 1.0): option alpha=much: expected a number"),
         ("--sync shadow:alpha", "'alpha' is not KEY=VALUE"),
         ("--workload ml-1m", "unknown workload 'ml-1m'; did you mean"),
         ("--on lokal", "unknown cluster 'lokal'; did you mean local?"),
-        ("--on local:ranks=0", "cluster local: ranks=0: at least 1"),
+        ("--on local:ranks=0", f"cluster local (fsbench {package.__version__}): ranks=0: at least 1"),
         ("--set repeets=3", "--set: unknown key 'repeets'; did you mean repeats or steps? valid: "),
         ("--set repeats", "--set 'repeats' is not KEY=VALUE"),
         ("--set steps=few", "--set: option steps=few: expected a whole number"),
@@ -122,7 +124,10 @@ def test_an_axis_that_no_strategy_of_the_cell_uses_is_shown_as_a_dash(fsbench):
         ("--set time_limit_s=0", "--set: time_limit_s=0: expected 1 or more"),
         ("--steps 3 --set steps=4", "steps is given twice: 4 and 3"),
         ("--sync shadow --set sync=allreduce", "sync is given twice: allreduce and shadow"),
-        ("--set sync=shadow:alfa=1", "--set: sync strategy shadow has no option 'alfa'; did you mean alpha?"),
+        (
+            "--set sync=shadow:alfa=1",
+            "--set: sync strategy shadow (acme 1.0) has no option 'alfa'; did you mean alpha?",
+        ),
         ("--set sync=allreduce,shadow", "--set: 'allreduce,shadow' is not NAME or NAME:KEY=VALUE,..."),
         ("--set sync=[allreduce]", '--set sync=[allreduce]: expected NAME or a TOML list: ["NAME", "NAME:KEY=VALUE"]'),
         ("--set sync=[]", "--set: sync is an empty list; leave it out to take allreduce"),
@@ -312,7 +317,7 @@ def test_what_cannot_run_here_is_recorded_and_fails_only_if_it_was_named(
     assert outcome.exit_code == exit_code
     assert ("quantum", "unsupported") in statuses(tmp_path / "out")
     assert "quantum" not in {run.cell.sharding for run in fake.ran}
-    assert "sharding strategy quantum: needs a quantum computer, found none" in outcome.out
+    assert "sharding strategy quantum (acme 1.0): needs a quantum computer, found none" in outcome.out
 
 
 def test_a_named_axis_that_makes_no_difference_is_unsupported(fsbench, session, tmp_path: Path):
@@ -380,7 +385,7 @@ def test_a_strategy_that_needs_servers_is_unsupported(odd, fsbench, session, tmp
     ("name", "message"),
     [
         ("unsure", "sharding strategy unsure (odd-ones 1.0) cannot say what it requires: OSError: cannot probe"),
-        ("undressed", "has Options that are not a dataclass"),
+        ("undressed", "has Options that are not a frozen dataclass"),
         ("absent", "cannot be loaded: ModuleNotFoundError"),
     ],
 )
@@ -397,6 +402,52 @@ def test_all_leaves_broken_plugins_out_and_says_so(odd, fsbench):
     assert outcome.exit_code == 0
     assert "served" in outcome.out
     assert "fsbench: warning: left out: sharding strategy absent (odd-ones 1.0)" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("import threading; threading.Event().wait()", "not imported after 2 s"),
+        ("import os; os._exit(0)", "importing it ended the process, exit code 0"),
+        ("import ctypes; ctypes.string_at(0)", "importing it ended with SIGSEGV"),
+        ("print('{not json')", "cannot be loaded: AttributeError: module 'odd_import' has no attribute 'Mine'"),
+    ],
+)
+class TestWhateverAPluginDoesOnImport:
+    @pytest.fixture(autouse=True)
+    def installed(self, site: Path, monkeypatch: pytest.MonkeyPatch, source: str):
+        monkeypatch.setattr(probe, "LIMIT_S", 2)
+        install(site, "odd-import", {"collectives": {"mine": "odd_import:Mine"}}, {"odd_import.py": source})
+
+    def test_all_leaves_it_out_and_says_why(self, fsbench, why: str):
+        outcome = fsbench("run", "--workload", "long-cpu", "--collectives", "all", "--dry-run")
+        assert outcome.exit_code == 0
+        assert [row[4] for row in dry_cells(outcome.out)] == ["backend", "host-staged"]
+        (warning,) = outcome.err.splitlines()
+        assert warning.startswith("fsbench: warning: left out: collectives strategy mine (odd-import 1.0)")
+        assert why in warning
+
+    def test_asked_for_by_name_it_is_refused_in_a_line(self, fsbench, why: str):
+        outcome = fsbench("run", "--workload", "long-cpu", "--collectives", "mine", "--dry-run")
+        assert (outcome.exit_code, outcome.out) == (2, "")
+        (error,) = outcome.err.splitlines()
+        assert error.startswith("fsbench: error: collectives strategy mine (odd-import 1.0)")
+        assert why in error
+
+    def test_runs_that_do_not_ask_for_it_never_notice(self, fsbench, why: str):
+        outcome = fsbench("run", "--workload", "long-cpu", "--dry-run")
+        assert (outcome.exit_code, outcome.err) == (0, "")
+
+
+@pytest.mark.parametrize("asked", ["naive", "all"])
+def test_a_plugin_named_all_or_offered_twice_hurts_only_those_who_ask_for_it(fsbench, site, asked):
+    install(site, "greedy", {"sharding": {"all": "acme_plugins:Quantum", "quantum": "acme_plugins:Quantum"}})
+    outcome = fsbench("run", "--workload", "long-cpu", "--sharding", asked, "--dry-run")
+    assert outcome.exit_code == 0
+    expected = {"naive": [], "all": ["all (greedy 1.0) is refused: 'all' means every plugin", "is offered by acme 1.0"]}
+    warnings = outcome.err.splitlines()
+    assert len(warnings) == len(expected[asked])
+    assert all(part in warning for part, warning in zip(expected[asked], warnings, strict=True))
 
 
 @pytest.mark.parametrize("setting", [f"seed={2**63}", "steps=1000000001", "time_limit_s=99999999999999999999"])

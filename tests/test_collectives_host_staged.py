@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import fsbench
 from fsbench.errors import UserError
 from fsbench.options import Spec
 from fsbench.plugins import create
@@ -381,7 +382,7 @@ def test_training_has_the_loss_curve_of_the_backend_bit_for_bit(ranks, count, em
 def test_options_that_make_no_sense_are_refused(options, message):
     with pytest.raises(UserError) as error:
         create("collectives", Spec.parse(f"host-staged:{options}"))
-    assert str(error.value) == f"collectives strategy host-staged: {message}"
+    assert str(error.value) == f"collectives strategy host-staged (fsbench {fsbench.__version__}): {message}"
 
 
 def open_for_a_gpu(rank, ranks):

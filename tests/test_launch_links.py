@@ -15,7 +15,7 @@ from fsbench.errors import UserError
 from fsbench.launch import links
 from fsbench.options import BitRate, Spec, rate_text
 from fsbench.plugins import create
-from tests import test_launch_runs as runs
+from tests import sessions as runs
 
 RATE = BitRate(400_000_000)
 refused = links.why_not(2, RATE)
@@ -49,9 +49,9 @@ def test_a_rate_is_read_in_bits_a_second_and_shown_in_its_largest_unit(text, bit
 
 @pytest.mark.parametrize("text", ["400", "fast", "mbit", "-1mbit", "400 mbit", "4e2mbit", "400mib", "nanmbit"])
 def test_what_is_no_rate_is_refused_with_examples(text):
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=r"^cluster local \(fsbench .*\): ") as error:
         local(f"link={text}")
-    assert str(error.value) == f"cluster local: option link={text}: expected a rate such as 400mbit or 2.5gbit"
+    assert str(error.value).endswith(f": option link={text}: expected a rate such as 400mbit or 2.5gbit")
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,9 @@ def test_what_is_no_rate_is_refused_with_examples(text):
     ],
 )
 def test_hosts_that_make_no_sense_are_refused(text, message):
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=r"^cluster local \(fsbench .*\): ") as error:
         local(text)
-    assert str(error.value) == f"cluster local: {message}"
+    assert str(error.value).endswith(f"): {message}")
 
 
 def test_a_cluster_says_what_it_is():
@@ -205,6 +205,25 @@ def test_a_network_is_gone_after_it_even_when_its_making_fails(monkeypatch):
     assert interfaces() == before
 
 
+@needs_links
+def test_the_next_network_removes_what_a_killed_process_left():
+    made = subprocess.run([sys.executable, "-c", ABANDON], env=os.environ, capture_output=True, text=True, check=True)
+    owner, count = map(int, made.stdout.split())
+    assert count == 3
+    with links.network(2, RATE):
+        assert namespaces(owner) == set()
+
+
+ABANDON = f"""
+import os
+from fsbench.launch import links
+network = links.network(2, {RATE})
+network.__enter__()
+print(os.getpid(), sum(owner == os.getpid() for _, owner in links._owned()), flush=True)
+os._exit(0)
+"""
+
+
 class TestRuns:
     """Whole runs on a link, through the command line."""
 
@@ -222,34 +241,33 @@ class TestRuns:
         assert namespaces(process.pid) == set()
 
     def test_runs_that_fail_or_reach_the_time_limit_leave_no_namespace(self, tmp_path, environment):
-        arguments = ["--sharding", "failing", "--sharding", "stuck", "--steps", "6", "--set", "time_limit_s=20"]
+        faults = ("--sharding", "faulty:how=raise", "--sharding", "faulty:how=hang")
+        arguments = [*faults, "--steps", "6", "--set", "time_limit_s=20"]
         process = start(tmp_path / "set", environment, *arguments)
         code, _ = finish(process)
         assert code == 1
         statuses = {name: record["status"] for name, record in runs.records(tmp_path / "set").items()}
-        assert statuses == {"failing": "failed", "stuck": "timeout"}
+        assert statuses == {"faulty:how=raise": "failed", "faulty:how=hang": "timeout"}
         assert namespaces(process.pid) == set()
-        assert runs.processes_of(environment) == []
+        assert runs.left(environment) == []
 
     def test_ctrl_c_leaves_no_namespace(self, tmp_path, environment):
-        process = start(tmp_path / "set", environment, "--sharding", "stuck", "--steps", "6")
+        process = start(tmp_path / "set", environment, "--sharding", "faulty:how=hang", "--steps", "6")
         runs.wait_until(lambda: runs.training(environment))
         assert len(namespaces(process.pid)) == 3
         process.send_signal(signal.SIGINT)
         assert finish(process)[0] == 130
         assert namespaces(process.pid) == set()
-        assert runs.processes_of(environment) == []
+        assert runs.left(environment) == []
 
-    def test_after_a_kill_the_ranks_are_gone_and_the_next_start_removes_the_namespaces(self, tmp_path, environment):
-        process = start(tmp_path / "set", environment, "--sharding", "stuck", "--steps", "6")
+    def test_after_a_kill_ranks_and_namespaces_go_as_well(self, tmp_path, environment):
+        process = start(tmp_path / "set", environment, "--sharding", "faulty:how=hang", "--steps", "6")
         runs.wait_until(lambda: runs.training(environment))
         assert len(namespaces(process.pid)) == 3
         with contextlib.closing(process.stderr):
             process.kill()
             process.wait()
-        runs.wait_until(lambda: runs.processes_of(environment) == [], limit_s=20)
-        with links.network(2, RATE):
-            assert namespaces(process.pid) == set()
+        runs.wait_until(lambda: runs.left(environment) == [] and namespaces(process.pid) == set(), limit_s=20)
 
 
 def check_link(record: dict) -> None:

@@ -112,8 +112,8 @@ def test_each_repeat_is_a_shuffle_of_all_cells_whatever_the_number_of_repeats(
 
 
 def test_runs_carry_the_settings():
-    (run,) = interleave([cell()], Settings(steps=7, seed=3, time_limit_s=9))
-    assert (run.seed, run.steps, run.time_limit_s) == (3, 7, 9)
+    (run,) = interleave([cell()], Settings(steps=7, seed=3, time_limit_s=9, stall_limit_s=4))
+    assert (run.seed, run.steps, run.time_limit_s, run.stall_limit_s) == (3, 7, 9, 4)
 
 
 @given(
@@ -133,7 +133,7 @@ def test_a_run_id_names_the_strategies_and_is_the_same_in_another_matrix():
     assert alone in interleave(CELLS, Settings(repeats=2))
 
 
-@pytest.mark.parametrize("setting", ["repeats", "steps", "time_limit_s"])
+@pytest.mark.parametrize("setting", ["repeats", "steps", "time_limit_s", "stall_limit_s"])
 @pytest.mark.parametrize("value", [0, -1])
 def test_a_setting_that_counts_is_at_least_one(setting: str, value: int):
     with pytest.raises(ValueError, match=f"{setting}={value}: expected 1 or more"):

@@ -7,13 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from fsbench import plugins
+from fsbench import errors, plugins
 from fsbench.axes import AXES
 from fsbench.errors import UserError
 from fsbench.options import Spec
-from fsbench.plugins import FoundPlugin, create, find_plugin, find_plugins, load_plugin, summary
+from fsbench.plugins import ClassifiedPlugin, FoundPlugin, create, find_plugin, find_plugins, load_plugin
+from fsbench.summary import summary
 from tests.fakes import install, install_acme
 
+OPTIONS = """
+from dataclasses import dataclass
+from fsbench.axes import Sharding
+
+class Mine(Sharding):
+    {}
+    class Options:
+        one: {} = None
+
+    def assign(self, batch): ...
+"""
 IMPORTED = "raise RuntimeError('imported')\n"
 
 
@@ -63,18 +75,49 @@ def test_a_distribution_that_lies_twice_on_the_path_counts_once(site: Path, tmp_
     assert names("sync").count("mine") == 1
 
 
+def test_plugins_of_one_name_are_listed_by_distribution(site: Path):
+    for name in ("zebra", "aardvark", "mole"):
+        install(site, name, {"sync": {"mine": "m:M"}})
+    mine = [plugin.distribution for plugin in find_plugins("sync") if plugin.name == "mine"]
+    assert mine == ["aardvark", "mole", "zebra"]
+
+
+def test_a_distribution_that_offers_a_name_twice_is_told_with_both_places(site: Path):
+    install(site, "third-party", {"sync": {"mine": "a:A\nmine = b:B"}})
+    with pytest.raises(UserError, match=r"by third-party 1\.0 \(a:A\) and third-party 1\.0 \(b:B\)"):
+        find_plugin("sync", "mine")
+
+
 def test_entry_points_of_other_groups_are_ignored(site: Path):
     install(site, "third-party", {"themes": {"dark": "m:M"}})
     assert "dark" not in [plugin.name for kind in plugins.KINDS for plugin in find_plugins(kind)]
 
 
-@pytest.mark.filterwarnings("ignore:ignored a package")
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("all", "'all' means every plugin on the command line"),
+        ("two words", "a name has letters, digits, '_', '.' and '-' only"),
+        ("-", "begins with a letter or digit"),
+        ("a:b", "a name has letters"),
+    ],
+)
+def test_a_name_that_nobody_could_ask_for_is_listed_and_refused_with_a_reason(site: Path, name: str, reason: str):
+    install(site, "third-party", {"sync": {name: "m:M"}})
+    assert name in names("sync")
+    with pytest.raises(UserError) as error:
+        load_plugin("sync", name)
+    assert str(error.value).startswith(f"sync strategy {name} (third-party 1.0) is refused: ")
+    assert reason in str(error.value)
+
+
 def test_unreadable_metadata_of_one_package_hides_no_other(site: Path):
     install(site, "third-party", {"sync": {"mine": "m:M"}})
     broken = site / "broken-1.0.dist-info"
     broken.mkdir()
     (broken / "entry_points.txt").write_text("[fsbench.sync]\nno equals sign\n")
-    assert "mine" in names("sync")
+    with pytest.warns(UserWarning, match=r"ignored a package with unreadable metadata, .*broken-1\.0"):
+        assert "mine" in names("sync")
 
 
 def test_an_unknown_kind_is_refused_with_the_nearest():
@@ -95,7 +138,7 @@ def test_a_name_that_two_distributions_offer_is_listed_twice_and_refused_only_wh
     install(site, "second", {"sync": {"mine": "b:B"}}, version="2.0")
     assert names("sync").count("mine") == 2
     assert load_plugin("sync", "allreduce").found.name == "allreduce"
-    with pytest.raises(UserError, match=r"'mine' is offered by first 1\.0 and second 2\.0"):
+    with pytest.raises(UserError, match=r"'mine' is offered by first 1\.0 \(a:A\) and second 2\.0 \(b:B\); uninst"):
         load_plugin("sync", "mine")
 
 
@@ -119,6 +162,10 @@ def test_a_plugin_that_exits_on_import_does_not_end_the_program(site: Path):
         ("Mine = 3", "is not a subclass of fsbench.axes.Sharding"),
         ("class Mine: pass", "is not a subclass of fsbench.axes.Sharding"),
         ("from fsbench.axes import Sharding as Mine", "does not define assign, which fsbench.axes.Sharding asks for"),
+        (OPTIONS.format("@dataclass", "int"), "off_contract:Mine has Options that are not a frozen dataclass"),
+        (OPTIONS.format("", "int"), "has Options that are not a frozen dataclass"),
+        (OPTIONS.format("@dataclass(frozen=True)", "list"), "cannot be typed: one is of type <class 'list'>"),
+        (OPTIONS.format("@dataclass(frozen=True)", "'Nowhere'"), "cannot be typed: NameError"),
     ],
 )
 def test_a_plugin_that_does_not_keep_its_contract_is_refused(site: Path, monkeypatch, source: str, fault: str):
@@ -135,7 +182,7 @@ def test_create_makes_an_instance_with_typed_options(site: Path):
 
 def test_create_refuses_an_unknown_option_and_names_the_plugin(site: Path):
     install_acme(site)
-    with pytest.raises(UserError, match="sync strategy shadow has no option 'alfa'; did you mean alpha"):
+    with pytest.raises(UserError, match=r"sync strategy shadow \(acme 1\.0\) has no option 'alfa'; did you mean alpha"):
         create("sync", Spec.parse("shadow:alfa=1"))
 
 
@@ -152,6 +199,31 @@ def test_create_reports_a_constructor_that_fails(site: Path):
     install(site, "third-party", {"sharding": {"mine": "unbuildable:Mine"}}, {"unbuildable.py": source})
     with pytest.raises(UserError, match=r"third-party 1\.0\) cannot be created: OSError: no licence"):
         create("sharding", Spec("mine"))
+
+
+@pytest.mark.parametrize("error", ["UserError", "Unsupported", "DataError"])
+def test_what_a_constructor_explains_is_told_with_the_plugin_it_is_of(site: Path, error: str):
+    source = f"""
+        from fsbench import errors
+        from fsbench.axes import Sharding
+
+        class Mine(Sharding):
+            def __init__(self, options):
+                raise errors.{error}("no licence")
+
+            def assign(self, batch): ...
+    """
+    install(site, "third-party", {"sharding": {"mine": f"explains_{error}:Mine"}}, {f"explains_{error}.py": source})
+    with pytest.raises(getattr(errors, error), match=r"^sharding strategy mine \(third-party 1\.0\): no licence$"):
+        create("sharding", Spec("mine"))
+
+
+def test_a_loaded_plugin_is_of_another_type_than_a_found_one(site: Path):
+    install_acme(site)
+    loaded = load_plugin("sync", "shadow")
+    assert isinstance(loaded, ClassifiedPlugin)
+    assert loaded.found == find_plugin("sync", "shadow")
+    assert loaded.cls.__name__ == "Shadow"
 
 
 def test_the_summary_is_the_first_docstring_line_and_nothing_is_imported(site: Path):

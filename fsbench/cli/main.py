@@ -26,6 +26,7 @@ COMMANDS = {
     "show": "fsbench.cli.show:show",
     "compare": "fsbench.cli.compare:compare_sets",
     "data": "fsbench.cli.data:data",
+    "plugins": "fsbench.cli.plugins:plugins",
 }
 
 

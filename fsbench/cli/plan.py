@@ -31,9 +31,9 @@ from fsbench.matrix import (
     product,
 )
 from fsbench.options import Spec, build_options
-from fsbench.plugins import KINDS, NOUNS, FoundPlugin, create, find_plugin, find_plugins
-
-ALL = "all"
+from fsbench.plugins import ALL, KINDS, NOUNS, FoundPlugin, create, find_plugin, find_plugins
+from fsbench.probe import import_faults
+from fsbench.results.printable import one_line
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,8 @@ class Plan:
             return Obstacle(self.indifferent(cell, axis), idle, named=True)
         for kind, chosen in self.chosen(cell).items():
             if chosen.unmet:
-                return Obstacle(f"{NOUNS[kind]} {chosen.spec}", chosen.unmet, chosen.named)
+                who = f"{NOUNS[kind]} {chosen.spec} ({chosen.plugin.origin})"
+                return Obstacle(who, chosen.unmet, chosen.named)
         return None
 
     def indifferent(self, cell: Cell, axis: str) -> str:
@@ -198,10 +199,17 @@ def _spelled(first: Choice, second: Choice) -> str:
 def _choice(kind: str, asked: Asked) -> Choice:
     try:
         spec = Spec.parse(asked.text)
-        plugin, instance = find_plugin(kind, spec.name), create(kind, spec)
-        return Choice(str(spec), plugin, instance, asked.named, _unmet(kind, plugin, instance))
+        plugin = find_plugin(kind, spec.name)
+        if fault := import_faults([plugin]).get(plugin):
+            raise UserError(fault)
+        return _make(plugin, spec, asked.named)
     except UserError as error:
         raise asked.fault(error) from error
+
+
+def _make(plugin: FoundPlugin, spec: Spec, named: bool) -> Choice:
+    instance = create(plugin.kind, spec)
+    return Choice(str(spec), plugin, instance, named, _unmet(plugin.kind, plugin, instance))
 
 
 def _unmet(kind: str, plugin: FoundPlugin, instance: Any) -> str | None:
@@ -215,25 +223,25 @@ def _unmet(kind: str, plugin: FoundPlugin, instance: Any) -> str | None:
     if roles and not reason:
         wanted = ", ".join(f"{count} {role}" for role, count in roles.items())
         return f"needs server processes ({wanted}), which no cluster of this version starts"
-    return reason
+    return one_line(str(reason)) if reason else None
 
 
 def _working(kind: str) -> list[Choice]:
-    """Every installed plugin that can be made without options; a broken one is left out, with a warning."""
-    choices = []
-    for spec in _expand(kind):
-        try:
-            choices.append(_choice(kind, Asked(str(spec))))
-        except UserError as error:
-            warnings.warn(f"left out: {error}", stacklevel=2)
-    return choices
-
-
-def _expand(kind: str) -> list[Spec]:
-    """Every installed plugin, the default first, because the first-named is what others are compared with."""
+    """Every installed plugin that can be made without options, the default first, because the first-named is what
+    others are compared with. A broken one, that nobody named, is left out with a warning."""
     default = Spec.parse(DEFAULT_CHOICES[kind]).name
-    names = dict.fromkeys(plugin.name for plugin in find_plugins(kind))
-    return [Spec(name) for name in sorted(names, key=lambda name: (name != default, name))]
+    plugins = sorted(find_plugins(kind), key=lambda plugin: (plugin.name != default, plugin.name))
+    faults, choices, left_out = import_faults(plugins), [], []
+    for plugin in plugins:
+        try:
+            if fault := faults.get(plugin):
+                raise UserError(fault)
+            choices.append(_make(find_plugin(kind, plugin.name), Spec(plugin.name), named=False))
+        except UserError as error:
+            left_out.append(str(error))
+    for reason in dict.fromkeys(left_out):
+        warnings.warn(f"left out: {reason}", stacklevel=2)
+    return choices
 
 
 def _uses(chosen: Mapping[str, Choice]) -> dict[str, frozenset[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fsbench.cli.needs import require_torch
 from fsbench.cli.options import data_dir
 from fsbench.errors import UserError
 from fsbench.matrix import RunSpec
@@ -53,7 +53,7 @@ def _choice(flag: str, kind: str, what: str) -> Any:
     "assignments",
     multiple=True,
     metavar="KEY=VALUE",
-    help='Set repeats, steps, seed, time_limit_s (of a run), or names in TOML: sync=["NAME", "NAME"].',
+    help='Set repeats, steps, seed, time_limit_s, stall_limit_s (of a run), or names: sync=["NAME", "NAME"].',
 )
 @data_dir
 @click.option(
@@ -112,7 +112,7 @@ def _plan(matrix: str | None, options: Mapping[str, Sequence[object]], assignmen
 
 def _execute(plan: Plan, data_dir: Path | None, folder: Path, resume: bool, quiet: bool, command: Sequence[str]) -> int:
     """Checks what is left to check, runs what is left to run, prints the table; returns the exit code."""
-    _require_torch()
+    require_torch()
     from fsbench.cli.plan import prepare
     from fsbench.launch.session import run_session
 
@@ -137,12 +137,6 @@ def _execute(plan: Plan, data_dir: Path | None, folder: Path, resume: bool, quie
     click.echo(render(contents.records, "table", contents.manifest))
     click.echo(f"\nresults: {folder}")
     return _exit_code(plan, contents.records)
-
-
-def _require_torch() -> None:
-    # Found, not imported: this process only starts others.
-    if importlib.util.find_spec("torch") is None:
-        raise UserError("training needs PyTorch, which is not installed; pip install 'fsbench[cpu]'")
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from fsbench.collect.recorder import OperationLog
+from fsbench.collect.operations import OperationLog
 from fsbench.launch.cluster import Link
 
 COUNTERS = Path("/sys/class/net")

@@ -6,86 +6,22 @@ observed where tensors enter the process group, whoever issued them.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-import numpy as np
+import torch
 import torch.distributed as dist
 
 from fsbench.collect.gloo import DuplexGloo
-from fsbench.metrics.trace import LaneOps
+from fsbench.collect.matching import Matching, Meant
+from fsbench.collect.operations import OperationLog
+from fsbench.launch.activity import Activity
 
 # torch's stubs know neither subclassing in Python nor all of the option types.
 _c10d: Any = dist
 
 GLOO = "fsbench-gloo"
 NCCL = "fsbench-nccl"
-
-
-class OperationLog:
-    """Operations of one lane on one rank, in issue order: the position is the sequence number.
-
-    `host`: the ranks of this rank's host, itself included. What goes to them crosses no link between hosts.
-    """
-
-    def __init__(self, host: range) -> None:
-        self.host = host
-        self.kind = "other"
-        """What the bytes of the operations to come are; set by the lane."""
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-        self._bytes: list[int] = []
-        self._crossing: list[int] = []
-        self._kinds: list[str] = []
-        self._names: list[str] = []
-
-    def begin(self, name: str, bytes_sent: int, crossing: int) -> None:
-        self._names.append(name)
-        self._kinds.append(self.kind)
-        self._bytes.append(bytes_sent)
-        self._crossing.append(crossing)
-        self._starts.append(time.monotonic_ns())
-        self._ends.append(self._starts[-1])
-
-    def end(self) -> None:
-        self._ends[-1] = time.monotonic_ns()
-
-    def clear(self) -> None:
-        for column in (self._starts, self._ends, self._bytes, self._crossing, self._kinds, self._names):
-            column.clear()
-
-    def crossing(self) -> tuple[int, int]:
-        """Bytes that left this rank for other hosts, and in how many operations it sent them."""
-        return sum(self._crossing), len(self._crossing)
-
-    def operations(self) -> dict[str, int]:
-        """How many operations of each name (`all_to_all rows`) were issued."""
-        counts: dict[str, int] = {}
-        for name, kind in zip(self._names, self._kinds, strict=True):
-            counts[f"{name} {kind}"] = counts.get(f"{name} {kind}", 0) + 1
-        return counts
-
-    def sent(self) -> dict[str, int]:
-        """Bytes by kind."""
-        totals: dict[str, int] = {}
-        for kind, size in zip(self._kinds, self._bytes, strict=True):
-            totals[kind] = totals.get(kind, 0) + size
-        return totals
-
-    def arrays(self, kinds: Sequence[str]) -> LaneOps:
-        """As arrays; `kinds` gives the code of each kind."""
-        code = {kind: i for i, kind in enumerate(kinds)}
-        return LaneOps(
-            starts=np.array(self._starts, dtype=np.int64),
-            ends=np.array(self._ends, dtype=np.int64),
-            bytes_sent=np.array(self._bytes, dtype=np.int64),
-            kinds=np.array([code[kind] for kind in self._kinds], dtype=np.int16),
-        )
-
-    def kinds(self) -> set[str]:
-        return set(self._kinds)
 
 
 class RecordedGroup(_c10d.ProcessGroup):
@@ -103,21 +39,38 @@ class RecordedGroup(_c10d.ProcessGroup):
         self.log = OperationLog(range(rank, rank + 1))
         self._inner = inner
         self._blocking = blocking
+        self._matching = Matching(size)
 
     def getBackendName(self) -> str:
         return GLOO if self._blocking else NCCL
 
-    def _run(self, name: str, bytes_sent: int, crossing: int, issue: Any) -> Any:
+    def _run(
+        self, name: str, bytes_sent: int, crossing: int, issue: Any, *, operand: Any = None, splits: Any = None
+    ) -> Any:
+        """`operand`: a tensor whose type and shape must be the same on all ranks, but for its number of rows where
+        `splits` says what is sent to and expected of each; None where ranks may differ in what they issue."""
+        self.log.announce(name)
+        if operand is not None and self._matching.due(name, self.log.kind):
+            self._check(Meant.of(name, self.log.kind, operand, splits), operand.device)
         self.log.begin(name, bytes_sent, crossing)
         work = issue()
         if self._blocking:
             work.wait()
             self.log.end()
+        self.log.settle()
         return work
 
-    def _ring(self, name: str, bytes_sent: int, issue: Any) -> Any:
+    def _check(self, meant: Meant, device: Any) -> None:
+        own = meant.encode(self.size()).to(device)
+        everyone = [torch.empty_like(own) for _ in range(self.size())]
+        self._inner.allgather([everyone], [own]).wait()
+        self._matching.require(self.log.lane, torch.stack(everyone).cpu())
         sends_out = self._crosses and self.rank() == self.log.host.start
-        return self._run(name, bytes_sent, bytes_sent if sends_out else 0, issue)
+        self.log.checked(own.numel() * (self.size() - 1) if sends_out else 0)
+
+    def _ring(self, name: str, bytes_sent: int, issue: Any, operand: Any) -> Any:
+        sends_out = self._crosses and self.rank() == self.log.host.start
+        return self._run(name, bytes_sent, bytes_sent if sends_out else 0, issue, operand=operand)
 
     @property
     def _crosses(self) -> bool:
@@ -133,6 +86,8 @@ class RecordedGroup(_c10d.ProcessGroup):
             _bytes(operand) - splits[self.rank()] * row_bytes,
             (sum(splits[: host.start]) + sum(splits[host.stop :])) * row_bytes,
             lambda: self._inner.alltoall_base(output, operand, output_splits, input_splits, opts),
+            operand=operand,
+            splits=(splits, output_splits or [output.shape[0] // self.size()] * self.size()),
         )
 
     def _allgather_base(self, output: Any, operand: Any, opts: Any = None) -> Any:
@@ -141,6 +96,7 @@ class RecordedGroup(_c10d.ProcessGroup):
             "all_gather",
             _bytes(operand) * (self.size() - 1),
             lambda: self._inner._allgather_base(output, operand, opts),
+            operand,
         )
 
     # torch 2.13 calls these operations by new names; both lead to the same place.
@@ -153,6 +109,7 @@ class RecordedGroup(_c10d.ProcessGroup):
             "all_gather",
             sum(map(_bytes, operands)) * (self.size() - 1),
             lambda: self._inner.allgather(outputs, operands, opts),
+            operands[0],
         )
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
@@ -161,6 +118,7 @@ class RecordedGroup(_c10d.ProcessGroup):
             "all_reduce",
             2 * sum(map(_bytes, tensors)) * (self.size() - 1) // self.size(),
             lambda: self._inner.allreduce(tensors, opts),
+            tensors[0],
         )
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
@@ -171,6 +129,7 @@ class RecordedGroup(_c10d.ProcessGroup):
             size * (self.size() - 1),
             size if self._crosses else 0,
             lambda: self._inner.broadcast(tensors, opts),
+            operand=tensors[0],
         )
 
     def barrier(self, opts: Any = None) -> Any:
@@ -198,6 +157,12 @@ def _nccl(store: Any, rank: int, size: int, timeout: timedelta) -> RecordedGroup
     opts = dist.ProcessGroupNCCL.Options()
     opts._timeout = timeout
     return RecordedGroup(dist.ProcessGroupNCCL(store, rank, size, opts), rank, size, blocking=False)
+
+
+def watch(group: Any, lane: str, activity: Activity | None) -> None:
+    """Names a group's lane, for messages, and tells what it does to whoever watches."""
+    group.log.lane = lane
+    group.log.activity = activity.lane(lane) if activity else None
 
 
 def register_backends() -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fsbench.axes import DEFAULTS
+from fsbench.matrix import IGNORED
+from fsbench.options import Spec
+
 _ORDER = "order.json"
 _OUTCOME = "outcome.json"
 _KIND = "kind"
+_ROOM = 4096
 _LOST_PEER = ("Connection reset by peer", "Connection closed by peer", "Connection refused", "Broken pipe")
 
 
@@ -33,6 +37,11 @@ class Order:
         path.write_text(json.dumps(dataclasses.asdict(self)))
         return path
 
+    def strategy(self, axis: str) -> Spec:
+        """The strategy on an axis. One that the cell's strategies ignore still serves the loader: by its default."""
+        text = self.cell[axis]
+        return Spec.parse(DEFAULTS[axis] if text == IGNORED else text)
+
     @classmethod
     def read(cls, path: Path) -> Order:
         return cls(**json.loads(path.read_text()))
@@ -40,8 +49,8 @@ class Order:
 
 @dataclass(frozen=True)
 class RankError:
-    """Why a rank ended early. `kind`: `unsupported`, `oom`, `failed`, or `stopped` (by SIGTERM: the launcher's after
-    another rank had ended, or someone's). `time_ns`: monotonic, the same on one host."""
+    """Why a rank ended early. `kind`: `unsupported`, `oom`, `failed`, or `stopped`, by a SIGTERM: torch's
+    launcher sends it when another rank has ended. `time_ns`: monotonic, the same on one host."""
 
     rank: int
     kind: str
@@ -78,21 +87,37 @@ def read_outcome(folder: Path) -> dict[str, Any] | None:
     return json.loads(path.read_text()) if path.exists() else None
 
 
-def write_error(folder: Path, rank: int, phase: str, kind: str, error: BaseException) -> None:
-    text = str(error).strip()
-    message = text if kind == "unsupported" else f"{type(error).__name__}: {text}"
-    _write(folder, RankError(rank, kind, message, phase, time.monotonic_ns()))
+def make_room(folder: Path, rank: int) -> None:
+    """Takes the room for a rank's error at its start, so that it can still tell when the disk is full.
+
+    Raises:
+        OSError: it is full already.
+    """
+    _error_file(folder, rank).write_bytes(b" " * _ROOM)
 
 
-def write_stopped(folder: Path, rank: int, phase: str) -> None:
-    _write(folder, RankError(rank, "stopped", "stopped by SIGTERM", phase, time.monotonic_ns()))
-
-
-def _write(folder: Path, error: RankError) -> None:
-    (folder / f"error-{error.rank}.json").write_text(json.dumps(dataclasses.asdict(error)))
+def write_error(folder: Path, error: RankError) -> None:
+    """Called by a rank as the last thing, after `make_room`."""
+    fields = dataclasses.asdict(error)
+    fields["message"] = error.message[: _ROOM // 8]  # a character may take six bytes in JSON
+    with open(_error_file(folder, error.rank), "r+b") as file:
+        file.write(json.dumps(fields).encode().ljust(_ROOM))
 
 
 def read_errors(folder: Path) -> list[RankError]:
     """Causes first, then ranks that lost a peer; each by time."""
-    errors = [RankError(**json.loads(path.read_text())) for path in folder.glob("error-*.json")]
+    texts = [path.read_text() for path in folder.glob("error-*.json")]
+    errors = [error for text in texts if (error := _error(text))]
     return sorted(errors, key=lambda error: (error.lost_peer, error.time_ns))
+
+
+def _error(text: str) -> RankError | None:
+    """None if the rank had nothing to say, or was killed while it did."""
+    try:
+        return RankError(**json.loads(text))
+    except ValueError:
+        return None
+
+
+def _error_file(folder: Path, rank: int) -> Path:
+    return folder / f"error-{rank}.json"

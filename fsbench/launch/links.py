@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from fsbench.errors import Unsupported
+from fsbench.launch.system import state_of
 from fsbench.options import BitRate
 
 INTERFACE = "veth0"
@@ -42,13 +43,19 @@ def network(hosts: int, bits_per_s: BitRate) -> Iterator[None]:
         Unsupported: this machine refuses a part of it; the message is the command and its answer.
     """
     owner = os.getpid()
-    _remove(name for name, pid in _owned() if pid == owner or not Path(f"/proc/{pid}").exists())
+    remove_stale()
+    _remove(name for name, pid in _owned() if pid == owner)
     try:
         for command in setup_commands(owner, hosts, bits_per_s):
             _run(command)
         yield
     finally:
         _remove(name for name, pid in _owned() if pid == owner)
+
+
+def remove_stale() -> None:
+    """Removes the namespaces of processes that are gone."""
+    _remove(name for name, pid in _owned() if state_of(pid) == "gone")
 
 
 @functools.cache
@@ -119,8 +126,9 @@ def _run(command: str) -> None:
 def _remove(names: Iterable[str]) -> None:
     """Cables go with either of their ends, and the bridge with its namespace."""
     for name in names:
-        # Two processes may find the same stale one: who comes second has nothing left to do.
-        with contextlib.suppress(Unsupported):
+        # Two processes may find the same stale one: who comes second has nothing left to do. And stale ones of root's
+        # are none of anyone else's business.
+        with contextlib.suppress(Unsupported, OSError):
             _run(f"ip netns delete {name}")
 
 

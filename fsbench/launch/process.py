@@ -13,21 +13,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from fsbench.launch.heartbeat import Beat, read_beats
+from fsbench.launch.heartbeat import Beats, read_beats
+from fsbench.launch.system import kill_groups, kill_run
+from fsbench.launch.watchdog import Cut, Limits, Watchdog
 
 _POLL_S = 0.1
 _TERM_S = 3.0
+_LAST_WORDS_S = 1.5
+"""After a rank is gone, the others may say what they saw, and torch's launcher how each ended, for this long."""
 _PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How the processes of a run ended. `beats`: each rank's last word. `timed_out`: the time limit was reached."""
+    """How the processes of a run ended. `beats`: each rank's last word. `cut`: why it was given up, if it was."""
 
     exit_code: int
-    timed_out: bool
-    beats: Sequence[Beat | None]
+    beats: Beats
     wall_s: float
+    cut: Cut | None = None
 
 
 def die_with_parent() -> None:
@@ -41,30 +45,30 @@ def run_to_end(
     environment: Mapping[str, str],
     folder: Path,
     ranks: int,
-    time_limit_s: float,
-    on_poll: Callable[[Sequence[Beat | None]], None],
+    limits: Limits,
+    on_poll: Callable[[Beats], None],
+    hurry: Callable[[], bool] = lambda: False,
 ) -> Ended:
-    """Runs `command` (a launcher of `ranks` ranks) to its end or the time limit. Output goes to `folder/log.txt`.
+    """Runs `command` (a launcher of `ranks` ranks) to its end or until it must be given up. Output goes to
+    `folder/log.txt`, temporary files into `folder`.
 
-    On any exception, KeyboardInterrupt too, all processes are killed before it propagates.
+    On any exception, KeyboardInterrupt too, all processes are killed before it propagates. `hurry`: whether that must
+    not take the seconds that an orderly end may take.
     """
     started = time.monotonic()
     with open(folder / "log.txt", "wb") as log:
-        launcher = _start(command, environment, log)
+        launcher = _start(command, {**environment, "TMPDIR": str(folder)}, log)
         try:
-            timed_out = False
-            while launcher.poll() is None:
-                beats = read_beats(folder, ranks)
-                on_poll(beats)
-                if time.monotonic() - started > time_limit_s:
-                    timed_out = True
-                    break
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    launcher.wait(_POLL_S)
-        finally:
+            cut = _watch(launcher, Watchdog(folder, ranks, limits), on_poll)
             last_words = read_beats(folder, ranks)
-            _end(launcher, [beat.pid for beat in last_words if beat])
-    return Ended(launcher.returncode, timed_out, last_words, time.monotonic() - started)
+            if cut and cut.kind == "lost":
+                _wait(launcher, _LAST_WORDS_S, hurry)
+                # What is left sits in an operation that will never end. Its launcher can then tell how all ended.
+                kill_groups(folder, _pids(last_words))
+        finally:
+            _end(launcher, hurry)
+            kill_run(folder, _pids(read_beats(folder, ranks)))
+    return Ended(launcher.returncode, last_words, time.monotonic() - started, cut)
 
 
 def _start(command: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
@@ -80,25 +84,35 @@ def _start(command: Sequence[str], environment: Mapping[str, str], log: IO[bytes
     )
 
 
-def _end(launcher: subprocess.Popen[bytes], rank_pids: Sequence[int]) -> None:
-    """Asks the launcher to stop, then kills it and every rank that is left."""
+def _watch(launcher: subprocess.Popen[bytes], watchdog: Watchdog, on_poll: Callable[[Beats], None]) -> Cut | None:
+    """Until the launcher ends, or the run must be given up."""
+    while launcher.poll() is None:
+        cut = watchdog.look()
+        if cut:
+            return cut
+        on_poll(watchdog.beats)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            launcher.wait(_POLL_S)
+    return None
+
+
+def _end(launcher: subprocess.Popen[bytes], hurry: Callable[[], bool]) -> None:
+    """Asks the launcher to stop, and kills it if it does not."""
     if launcher.poll() is None:
         launcher.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            launcher.wait(_TERM_S)
+        _wait(launcher, _TERM_S, hurry)
     if launcher.poll() is None:
         launcher.kill()
     launcher.wait()
-    for pid in rank_pids:
-        if not _is_foreign(pid):
-            # Ranks lead process groups of their own: what a strategy started goes with them.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
 
 
-def _is_foreign(pid: int) -> bool:
-    """Whether the number of a rank that has ended has passed to someone else's process."""
-    try:
-        return b"fsbench.train.rank" not in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
+def _wait(launcher: subprocess.Popen[bytes], limit_s: float, hurry: Callable[[], bool]) -> None:
+    """Until the launcher ends, the limit is reached or there is no more time for it."""
+    deadline = time.monotonic() + limit_s
+    while launcher.poll() is None and time.monotonic() < deadline and not hurry():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            launcher.wait(_POLL_S)
+
+
+def _pids(beats: Beats) -> list[int]:
+    return [beat.pid for beat in beats if beat]

@@ -9,12 +9,10 @@ from types import TracebackType
 
 from tqdm import tqdm
 
-from fsbench.launch.heartbeat import Beat
+from fsbench.launch.heartbeat import PHASES, Beat
 
 # Where a run is when a phase begins, as a share of the run; training fills the gap by its steps.
-_BEGINS = {"start": 0.0, "data": 0.04, "rendezvous": 0.06, "tables": 0.1, "train": 0.12, "evaluate": 0.75}
-_BEGINS |= {"noise floor": 0.8, "report": 0.98, "done": 1.0}
-_PHASES = list(_BEGINS)
+_BEGINS = dict(zip(PHASES, (0.0, 0.04, 0.06, 0.1, 0.12, 0.75, 0.8, 0.98, 1.0), strict=True))
 
 
 class Progress:
@@ -89,5 +87,5 @@ def _share(beat: Beat) -> float:
     begin = _BEGINS[beat.phase]
     if not beat.total:
         return begin
-    end = _BEGINS[_PHASES[_PHASES.index(beat.phase) + 1]]
+    end = _BEGINS[PHASES[PHASES.index(beat.phase) + 1]]
     return begin + (end - begin) * beat.done / beat.total

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
-import shutil
-import signal
 import tempfile
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fsbench.errors import FsbenchError, Unsupported
 from fsbench.launch.cluster import Cluster
-from fsbench.launch.handover import Order, RankError, read_errors, read_kind, read_outcome
-from fsbench.launch.heartbeat import Beat
+from fsbench.launch.explain import explain
+from fsbench.launch.handover import Order, read_errors, read_kind, read_outcome
+from fsbench.launch.heartbeat import Beats
+from fsbench.launch.interrupts import Interrupts
+from fsbench.launch.keep import keep_log, tail
+from fsbench.launch.leftovers import janitor
 from fsbench.launch.process import Ended, run_to_end
 from fsbench.launch.progress import Progress
+from fsbench.launch.watchdog import Limits
 from fsbench.matrix import RunSpec
 from fsbench.options import Spec
 from fsbench.plugins import create
 from fsbench.results.schema import make_record
 from fsbench.results.store import ResultSet
-
-_EXIT_CODE = re.compile(r"^\s*rank\s*: (\d+) .*\n\s*exitcode\s*: (-?\d+)", re.MULTILINE)
 
 
 def run_session(runs: Sequence[RunSpec], result_set: ResultSet, data_dir: Path | None, quiet: bool) -> None:
@@ -32,93 +35,79 @@ def run_session(runs: Sequence[RunSpec], result_set: ResultSet, data_dir: Path |
 
     KeyboardInterrupt propagates after the current run's processes are gone; finished runs stay recorded.
     """
-    with Progress(len(runs), quiet) as progress:
+    with Interrupts() as interrupts, janitor(), Progress(len(runs), quiet) as progress:
         for run in runs:
+            interrupts.check()
             progress.begin(str(run.cell))
-            record = execute(run, data_dir, result_set.folder, progress)
+            record = Execution(run, data_dir, result_set.folder, progress.update, interrupts).record()
             result_set.append(record)
             progress.end(record["status"], record["reason"])
 
 
-def execute(run: RunSpec, data_dir: Path | None, log_folder: Path, progress: Progress) -> dict[str, Any]:
-    """One run in fresh processes; returns its record. The log of a run that fails is kept under `log_folder/logs`."""
-    cluster: Cluster = create("clusters", Spec.parse(run.cell.cluster))
-    started = datetime.now(UTC).isoformat(timespec="seconds")
-    if reason := cluster.requirements():
-        return make_record(run, kind="cpu", status="unsupported", started=started, wall_s=0.0, reason=reason)
-    _remove_stale_folders()
-    with tempfile.TemporaryDirectory(prefix=f"fsbench-{os.getpid()}-") as name, cluster.open():
-        folder = Path(name)
-        command = cluster.command(_order(run, data_dir).write(folder))
-        # torch's launcher leaves temporary folders behind; here they go with ours.
-        environment = {**cluster.environment(), "TMPDIR": name}
-        ended = run_to_end(command, environment, folder, cluster.ranks, run.time_limit_s, progress.update)
-        outcome = read_outcome(folder) if ended.exit_code == 0 else None
-        if outcome is None:
-            log = (folder / "log.txt").read_text(errors="replace")
-            status, reason = explain(ended, read_errors(folder), run.time_limit_s, log)
-            if status != "unsupported":
-                reason = f"{reason} (log: {_keep_log(folder / 'log.txt', log_folder, run.run_id)})"
-            outcome = {"status": status, "reason": reason}
-        timing: dict[str, Any] = {"started": started, "wall_s": round(ended.wall_s, 3)}
-        return make_record(run, kind=read_kind(folder), **timing, **{"status": "ok", **outcome})
+@dataclass(frozen=True)
+class Execution:
+    """One run in fresh processes. The log of a run that fails is kept under `log_folder/logs`."""
 
+    run: RunSpec
+    data_dir: Path | None
+    log_folder: Path
+    on_poll: Callable[[Beats], None]
+    interrupts: Interrupts
 
-def _remove_stale_folders() -> None:
-    """What a killed fsbench left: its folders carry its process number."""
-    for folder in Path(tempfile.gettempdir()).glob("fsbench-*-*"):
-        pid = folder.name.split("-")[1]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
-            shutil.rmtree(folder, ignore_errors=True)
+    def record(self) -> dict[str, Any]:
+        """What is to be recorded of it, however it ends.
 
+        Raises:
+            KeyboardInterrupt: after its processes are gone.
+        """
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        try:
+            return self._execute(started)
+        except Unsupported as error:
+            status, reason = "unsupported", str(error)
+        except (FsbenchError, OSError) as error:
+            # No room for the order, no process to be had: an obstacle to this run, and perhaps not to the next.
+            status, reason = "failed", f"could not be run: {getattr(error, 'strerror', None) or error}"
+        except Exception as error:
+            # A cluster may be anyone's plugin.
+            kept = keep_log(traceback.format_exc(), self.log_folder, self.run.run_id)
+            status, reason = "failed", f"could not be run: {type(error).__name__}: {error} ({kept})"
+        return make_record(self.run, kind="cpu", status=status, reason=reason, started=started, wall_s=0.0)
 
-def _order(run: RunSpec, data_dir: Path | None) -> Order:
-    return Order(
-        cell=dataclasses.asdict(run.cell),
-        seed=run.seed,
-        steps=run.steps or create("workloads", Spec.parse(run.cell.workload)).default_steps,
-        time_limit_s=run.time_limit_s,
-        data_dir=str(data_dir) if data_dir else None,
-    )
+    def _execute(self, started: str) -> dict[str, Any]:
+        cluster: Cluster = create("clusters", Spec.parse(self.run.cell.cluster))
+        if reason := cluster.requirements():
+            raise Unsupported(reason)
+        with tempfile.TemporaryDirectory(prefix=f"fsbench-{os.getpid()}-") as name, cluster.open():
+            folder = Path(name)
+            command = cluster.command(self._order().write(folder))
+            limits = Limits(self.run.time_limit_s, self.run.stall_limit_s)
+            ended = run_to_end(
+                command, cluster.environment(), folder, cluster.ranks, limits, self._poll, self.interrupts.hurry
+            )
+            outcome = (read_outcome(folder) if ended.exit_code == 0 else None) or self._failure(ended, folder)
+            timing: dict[str, Any] = {"started": started, "wall_s": round(ended.wall_s, 3)}
+            return make_record(self.run, kind=read_kind(folder), **timing, **{"status": "ok", **outcome})
 
+    def _poll(self, beats: Beats) -> None:
+        self.interrupts.check()
+        self.on_poll(beats)
 
-def explain(ended: Ended, errors: Sequence[RankError], time_limit_s: float, log: str = "") -> tuple[str, str]:
-    """Status and reason of a run that left no outcome. `log`: what the launcher and the ranks printed."""
-    if ended.timed_out:
-        return "timeout", f"time limit of {time_limit_s:g} s reached; {_last_words(ended.beats)}"
-    if errors and not errors[0].lost_peer:
-        first = errors[0]
-        message = first.message.splitlines()[0] if first.message else "no message"
-        where = "" if first.kind == "unsupported" else f"rank {first.rank}, {first.phase}: "
-        return first.kind, where + message
-    told = {error.rank for error in errors}
-    for rank, beat in enumerate(ended.beats):
-        if beat is not None and beat.phase != "done" and rank not in told:
-            return "failed", f"rank {rank}, {beat}: {how_ended(exit_codes(log).get(rank))}"
-    if len(told) == len(ended.beats) and errors[0].kind == "stopped":
-        return "failed", f"rank {errors[0].rank}, {errors[0].phase}: stopped by SIGTERM before any rank had failed"
-    return "failed", f"ended with exit code {ended.exit_code} and no error; {_last_words(ended.beats)}"
+    def _failure(self, ended: Ended, folder: Path) -> dict[str, Any]:
+        """Status and reason of a run that left no outcome."""
+        log = tail(folder / "log.txt")
+        status, reason = explain(ended, read_errors(folder), log)
+        if status != "unsupported":
+            scene = ended.cut.scene.report() if ended.cut and ended.cut.scene else ""
+            reason = f"{reason} ({keep_log(log + scene, self.log_folder, self.run.run_id)})"
+        return {"status": status, "reason": reason}
 
-
-def exit_codes(log: str) -> dict[int, int]:
-    """By rank, as torch's launcher lists them when a run failed; negative is the number of a signal."""
-    return {int(rank): int(code) for rank, code in _EXIT_CODE.findall(log)}
-
-
-def how_ended(exit_code: int | None) -> str:
-    """What to say of a rank that left no word."""
-    if exit_code is None or exit_code >= 0:
-        return "ended without a word" + (f", exit code {exit_code}" if exit_code else "")
-    name = signal.Signals(-exit_code).name
-    return f"killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
-
-
-def _last_words(beats: Sequence[Beat | None]) -> str:
-    return ", ".join(f"rank {rank}: {beat or 'not started'}" for rank, beat in enumerate(beats))
-
-
-def _keep_log(log: Path, folder: Path, run_id: str) -> str:
-    kept = folder / "logs" / f"{run_id}.txt"
-    kept.parent.mkdir(exist_ok=True)
-    shutil.copyfile(log, kept)
-    return f"logs/{kept.name}"
+    def _order(self) -> Order:
+        run = self.run
+        return Order(
+            cell=dataclasses.asdict(run.cell),
+            seed=run.seed,
+            steps=run.steps or create("workloads", Spec.parse(run.cell.workload)).default_steps,
+            time_limit_s=run.time_limit_s,
+            data_dir=str(self.data_dir) if self.data_dir else None,
+        )

@@ -6,6 +6,7 @@ go to ranks in turn, and each user's counts meet in one int64 table that is summ
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,8 +34,10 @@ class RankCounts:
     unfiltered: NDArray[np.int64]
 
 
-def rank_users(trainer: Trainer, ranking: Ranking) -> RankCounts:
-    """Scores every user once with the trainer's model and tables. Collective.
+def rank_users(
+    trainer: Trainer, ranking: Ranking, before_chunk: Callable[[int, int], None] = lambda done, total: None
+) -> RankCounts:
+    """Scores every user once with the trainer's model and tables. Collective. `before_chunk`: told users done, of all.
 
     Raises:
         FsbenchError: a score is not finite; the message names the user.
@@ -45,6 +48,7 @@ def rank_users(trainer: Trainer, ranking: Ranking) -> RankCounts:
     counts = torch.zeros(users, 4, dtype=torch.int64)
     with torch.no_grad():
         for first in range(trainer.context.rank * CHUNK_USERS, users, trainer.context.ranks * CHUNK_USERS):
+            before_chunk(first, users)
             chunk = np.arange(first, min(first + CHUNK_USERS, users))
             scores = _score(trainer, ranking, table, chunk)
             counts[first : first + len(chunk)] = count_ranks(

@@ -21,6 +21,7 @@ from fsbench.collect import recorder
 from fsbench.collect.cpu import cpu_ns, native_threads
 from fsbench.collect.timeline import Timeline
 from fsbench.errors import FsbenchError
+from fsbench.launch.activity import Activity
 
 _FIXED_ORDER = (CONTROL, SHUFFLE, IDS, EXCHANGE, CRITICAL, DENSE)
 
@@ -134,6 +135,7 @@ def open_lanes(
     device: torch.device,
     timeout: timedelta,
     host_classes: Collection[WaitClass] = (),
+    activity: Activity | None = None,
 ) -> dict[str, Lane]:
     """Creates the groups of all lanes, in the same order on every rank: fixed ones first, then by name.
 
@@ -145,6 +147,7 @@ def open_lanes(
         backend = recorder.GLOO if on_host else recorder.NCCL
         before = native_threads()
         group = dist.new_group(backend=backend, timeout=timeout)
+        recorder.watch(group, spec.name, activity)
         lane = (ThreadedLane if on_host else Lane)(spec, group, timeline)
         lane.threads = native_threads() - before
         lanes[spec.name] = lane

@@ -96,7 +96,9 @@ class TrainingRun:
         counts = {}
         for name, state in self._trainer.strategies.sync.replicas().items():
             model.load_state_dict(state)
-            counts[name] = rank_users(self._trainer, ranking)
+            counts[name] = rank_users(
+                self._trainer, ranking, lambda done, total: self._heartbeat.beat("evaluate", done, total)
+            )
         model.load_state_dict(trained)
         return counts
 

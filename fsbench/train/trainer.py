@@ -20,6 +20,7 @@ from fsbench.axes import (
 )
 from fsbench.collect.timeline import Timeline
 from fsbench.errors import Unsupported
+from fsbench.launch.activity import Activity
 from fsbench.train.lanes import open_lanes, ordered
 from fsbench.workload import Workload
 
@@ -74,10 +75,11 @@ def open_trainer(
     device: torch.device,
     seed: int,
     timeout: timedelta,
+    activity: Activity | None = None,
 ) -> Trainer:
     """Creates lanes, tables and model. Collective; needs torch.distributed to be initialised.
 
-    `workload` must be prepared.
+    `workload` must be prepared. `activity`: where lanes tell what they do, if somebody watches.
 
     Raises:
         Unsupported: a strategy's `requirements` are not met; the message is its reason.
@@ -94,7 +96,7 @@ def open_trainer(
         device=device,
         dtype=dtype,
         seed=seed,
-        lanes=open_lanes(specs, timeline, device, timeout, strategies.collectives.on_host),
+        lanes=open_lanes(specs, timeline, device, timeout, strategies.collectives.on_host, activity),
         timeline=timeline,
         collectives=strategies.collectives,
     )

@@ -9,13 +9,14 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from fsbench.axes import AXES, DEFAULTS
+from fsbench.axes import AXES
 from fsbench.collect import recorder
+from fsbench.launch.activity import Activity
 from fsbench.launch.handover import Order, write_kind, write_outcome
 from fsbench.launch.heartbeat import Heartbeat
-from fsbench.matrix import IGNORED
 from fsbench.options import Spec
 from fsbench.plugins import create
+from fsbench.train.agreement import facts, require_agreement
 from fsbench.train.report import build_report
 from fsbench.train.session import TrainingRun
 from fsbench.train.trainer import Strategies, close_trainer, open_trainer
@@ -32,15 +33,27 @@ def work(order: Order, folder: Path, rank: int, heartbeat: Heartbeat) -> None:
     heartbeat.beat("data")
     workload = create("workloads", Spec.parse(order.cell["workload"]))
     workload.prepare(Path(order.data_dir) if order.data_dir else None, order.seed)
-    strategies = Strategies(**{axis: create(axis, _spec(order, axis)) for axis in AXES})
+    strategies = Strategies(**{axis: create(axis, order.strategy(axis)) for axis in AXES})
     heartbeat.beat("rendezvous")
     recorder.register_backends()
     # Ranks meet in the run's folder, which they share anyway: a store on the network would be traffic on the link.
-    store = (folder / "store").as_uri()
-    dist.init_process_group(recorder.GLOO, init_method=store, rank=rank, world_size=ranks, timeout=timeout)
+    # Not by its URL, of which torch would take a space or an umlaut to be escapes.
+    store = dist.FileStore(str(folder / "store"), ranks)
+    store.set_timeout(timeout)
+    dist.init_process_group(recorder.GLOO, store=store, rank=rank, world_size=ranks, timeout=timeout)
+    activity = Activity(folder, rank)
+    recorder.watch(dist.group.WORLD, "world", activity)
+    require_agreement(facts(order, workload, strategies, device))
     heartbeat.beat("tables")
     trainer = open_trainer(
-        workload, strategies, rank=rank, ranks=ranks, device=device, seed=order.seed, timeout=timeout
+        workload,
+        strategies,
+        rank=rank,
+        ranks=ranks,
+        device=device,
+        seed=order.seed,
+        timeout=timeout,
+        activity=activity,
     )
     link = create("clusters", Spec.parse(order.cell["cluster"])).link
     finished = TrainingRun(trainer, order.steps, heartbeat, link).execute()
@@ -51,12 +64,6 @@ def work(order: Order, folder: Path, rank: int, heartbeat: Heartbeat) -> None:
     close_trainer(trainer)
     dist.destroy_process_group()
     heartbeat.beat("done")
-
-
-def _spec(order: Order, axis: str) -> Spec:
-    """An axis that the cell's strategies ignore still serves the loader: by its default."""
-    text = order.cell[axis]
-    return Spec.parse(DEFAULTS[axis] if text == IGNORED else text)
 
 
 def _device() -> torch.device:

@@ -55,9 +55,8 @@ def _piece(splits: np.ndarray, first: int, rows_a_piece: int, device: torch.devi
 def all_gather(group: Any, tensor: torch.Tensor) -> Issued:
     """Equal shapes from all ranks to [ranks, *shape]."""
     gathered = tensor.new_empty(group.size(), *tensor.shape)
-    flat = gathered.view(group.size() * max(1, tensor.shape[0] if tensor.dim() else 1), *tensor.shape[1:])
-    operand = tensor.contiguous().view(flat.shape[0] // group.size(), *flat.shape[1:])
-    return Issued(gathered, _all_gather_single(flat, operand, group=group, async_op=True))
+    flat, operand = (gathered.flatten(0, 1), tensor) if tensor.dim() else (gathered, tensor.view(1))
+    return Issued(gathered, _all_gather_single(flat, operand.contiguous(), group=group, async_op=True))
 
 
 def all_reduce(group: Any, tensor: torch.Tensor) -> Issued:

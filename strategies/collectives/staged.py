@@ -77,4 +77,6 @@ def _blocks(splits: Sequence[int], row_bytes: int) -> tuple[np.ndarray, np.ndarr
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     """A contiguous tensor as uint8 [bytes]."""
+    if not tensor.numel():
+        return tensor.new_empty(0, dtype=torch.uint8)  # whatever its strides, which need not be those of a view
     return tensor.view(-1).view(torch.uint8)

@@ -50,6 +50,7 @@ class CostAware(Sharding):
         costs: Literal["flops"] = "flops"
 
     lookahead: ClassVar[int] = 1
+    equal_counts = True
 
     def assign(self, batch: BatchMeta) -> Int64:
         """The rank of each sample, int64[n]. Ties go by global index, then by rank.

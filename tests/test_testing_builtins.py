@@ -1,0 +1,25 @@
+"""Every built-in strategy keeps every promise of its contract, as anyone's must."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from fsbench.axes import AXES
+from fsbench.plugins import find_plugins
+from fsbench.testing.find import find_strategy
+from fsbench.testing.suite import judge_all
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(180)]
+
+BUILT_IN = [(axis, plugin.name) for axis in AXES for plugin in find_plugins(axis) if plugin.distribution == "fsbench"]
+NOT_CLAIMED = {"repeats", "equals reference", "equal counts"}
+"""Promises that a strategy need not make: equality with the reference, and equal counts."""
+
+
+@pytest.mark.parametrize(("axis", "name"), BUILT_IN)
+def test_it_keeps_its_contract_on_1_2_and_3_ranks(axis, name):
+    verdicts = list(judge_all(find_strategy(name, axis)))
+    assert [verdict for verdict in verdicts if verdict.status == "FAIL"] == []
+    assert {verdict.check for verdict in verdicts if verdict.status == "SKIP"} <= NOT_CLAIMED
