@@ -6,7 +6,7 @@ import dataclasses
 import typing
 from typing import Any, get_args
 
-from fsbench.axes import AXES, CONTROL, CRITICAL, DENSE, EXCHANGE, IDS, SHUFFLE, LaneSpec, WaitClass
+from fsbench.axes import AXES, CONTROL, CRITICAL, DENSE, EXCHANGE, IDS, SHUFFLE, LaneSpec, Sharding, WaitClass
 from fsbench.errors import UserError
 from fsbench.options import Spec
 from fsbench.plugins import create
@@ -111,8 +111,10 @@ def check_trains(case: Case, ranks: int) -> None:
 
 @on_each_count
 def check_repeats(case: Case, ranks: int) -> None:
-    """Training twice leaves the same bits, if it is exact."""
+    """Training twice leaves the same bits, if it is exact and does not follow what it measures."""
     _require_exact(case)
+    if isinstance(case.strategy, Sharding) and not case.strategy.repeatable:
+        raise Skip("it follows measured times (`repeatable` is False)")
     check_same_bits(case.trained(ranks), case.train(ranks, case.trial(again=True)))
 
 
