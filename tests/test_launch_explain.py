@@ -75,6 +75,15 @@ def test_a_launcher_that_fails_before_any_rank_starts_is_quoted():
     )
 
 
+def test_a_launcher_that_was_killed_took_its_ranks_along_and_they_are_not_to_blame():
+    status, reason = explain(ended(exit_code=-signal.SIGKILL), [stopped(0)])
+    words = "rank 0: train 3/6, rank 1: train 3/6"
+    assert (status, reason) == (
+        "failed",
+        f"the launcher of the ranks was killed by SIGKILL (out of memory?); {words}",
+    )
+
+
 def test_the_exit_code_comes_out_of_the_table_of_torchs_launcher():
     assert exit_codes(TABLE) == {1: -9}
     status, reason = explain(ended(), [said(0, "RuntimeError: Connection closed by peer")], TABLE)

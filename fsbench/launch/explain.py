@@ -25,6 +25,8 @@ def explain(ended: Ended, errors: Sequence[RankError], log: str = "") -> tuple[s
         return "timeout", f"{what.format(ended.cut.limit_s)}; {ended.cut.scene.summary()}"
     if errors and not errors[0].lost_peer:
         return _of_error(errors[0])
+    if ended.cut is None and ended.exit_code < 0:
+        return "failed", f"the launcher of the ranks was {how_ended(ended.exit_code)}; {_last_words(ended.beats)}"
     if culprit := _culprit(ended, errors):
         return "failed", _of_culprit(*culprit, ended, errors, log)
     if errors:

@@ -35,7 +35,7 @@ def run_session(runs: Sequence[RunSpec], result_set: ResultSet, data_dir: Path |
 
     KeyboardInterrupt propagates after the current run's processes are gone; finished runs stay recorded.
     """
-    with janitor(), Interrupts() as interrupts, Progress(len(runs), quiet) as progress:
+    with Interrupts() as interrupts, janitor(), Progress(len(runs), quiet) as progress:
         for run in runs:
             interrupts.check()
             progress.begin(str(run.cell))

@@ -9,7 +9,6 @@ import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
 
 from fsbench.launch.system import state_of
 
@@ -18,13 +17,11 @@ _WAIT_S = 1.0
 _POLL_S = 0.05
 
 
-def offer_stacks(folder: Path, rank: int) -> IO[str]:
-    """From now on this process writes the stacks of all its threads on demand, into the file that is returned: keep it.
-    A crash in C writes them to standard error."""
+def offer_stacks(folder: Path, rank: int) -> None:
+    """From now on this process writes the stacks of all its threads on demand. A crash in C writes them to its log."""
     faulthandler.enable()
-    file = open(_path(folder, rank), "w")  # noqa: SIM115 (open as long as the process lives)
+    file = open(_path(folder, rank), "w")  # noqa: SIM115 (open as long as the process lives: the handler keeps it)
     faulthandler.register(_SIGNAL, file, all_threads=True)
-    return file
 
 
 def ask_stacks(folder: Path, pids: Mapping[int, int]) -> dict[int, str]:

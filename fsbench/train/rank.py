@@ -24,12 +24,11 @@ def main() -> None:
     try:
         heartbeat = Heartbeat(folder, rank)
         words.listen(heartbeat)
-        stacks = offer_stacks(folder, rank)
+        offer_stacks(folder, rank)
         # Imports torch, which takes seconds: whatever must hold from the start is done by now.
         from fsbench.train.work import work
 
         work(Order.read(order_file), folder, rank, heartbeat)
-        stacks.close()
     except BaseException as error:
         words.fail(error)
 
