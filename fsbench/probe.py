@@ -24,6 +24,7 @@ from fsbench.plugins import FoundPlugin, find_plugin, load_plugin
 
 LIMIT_S = 60.0
 _HEAVY = ("torch",)
+_OURS = "fsbench"
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,13 @@ def probe_all(plugins: Iterable[FoundPlugin]) -> dict[FoundPlugin, Probe]:
     found = list(plugins)
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         return dict(zip(found, pool.map(probe, found), strict=True))
+
+
+def import_faults(plugins: Iterable[FoundPlugin]) -> dict[FoundPlugin, str]:
+    """Why plugins cannot be imported, before this process tries: whatever they do would be done to it. Ours are not
+    looked at, nor what is imported already."""
+    strangers = [one for one in plugins if one.distribution != _OURS and one.module not in sys.modules]
+    return {plugin: done.fault for plugin, done in probe_all(strangers).items() if done.fault}
 
 
 def _import(found: FoundPlugin, folder: Path, limit_s: float) -> str:

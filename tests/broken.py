@@ -168,7 +168,7 @@ class NarrowMinded(Plain):
         return super().lookup(step, ids)
 
 
-@breaks("same operations", saying="lane exchange, operation 8: rank 0 issued all_to_all")
+@breaks("same operations", saying="lane exchange, operation 10: rank 0 issued all_to_all")
 class Talkative(Plain):
     """Rank 1 issues an exchange of nothing, in which nobody else takes part."""
 

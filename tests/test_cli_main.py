@@ -101,7 +101,7 @@ def test_a_warning_is_one_line(fsbench, monkeypatch):
     assert fsbench("show") == Outcome(0, "", "fsbench: warning: something odd\n")
 
 
-@pytest.mark.parametrize("arguments", [["list"], ["--help"], ["show", "nowhere"]])
+@pytest.mark.parametrize("arguments", [["list"], ["--help"], ["show", "nowhere"], ["plugins", "--help"]])
 def test_what_only_reads_imports_neither_torch_nor_numpy(arguments: list[str]):
     code = """
 import sys

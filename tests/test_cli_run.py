@@ -413,16 +413,30 @@ def test_all_leaves_broken_plugins_out_and_says_so(odd, fsbench):
         ("print('{not json')", "cannot be loaded: AttributeError: module 'odd_import' has no attribute 'Mine'"),
     ],
 )
-def test_all_survives_whatever_a_plugin_does_on_import(fsbench, site, monkeypatch, source, why):
-    monkeypatch.setattr(probe, "LIMIT_S", 2)
-    install(site, "odd-import", {"collectives": {"mine": "odd_import:Mine"}}, {"odd_import.py": source})
-    outcome = fsbench("run", "--workload", "long-cpu", "--collectives", "all", "--dry-run")
-    assert outcome.exit_code == 0
-    assert [row[4] for row in dry_cells(outcome.out)] == ["backend", "host-staged"]
-    (warning,) = outcome.err.splitlines()
-    assert warning.startswith("fsbench: warning: left out: collectives strategy mine (odd-import 1.0)")
-    assert why in warning
-    assert "not json" not in outcome.out
+class TestWhateverAPluginDoesOnImport:
+    @pytest.fixture(autouse=True)
+    def installed(self, site: Path, monkeypatch: pytest.MonkeyPatch, source: str):
+        monkeypatch.setattr(probe, "LIMIT_S", 2)
+        install(site, "odd-import", {"collectives": {"mine": "odd_import:Mine"}}, {"odd_import.py": source})
+
+    def test_all_leaves_it_out_and_says_why(self, fsbench, why: str):
+        outcome = fsbench("run", "--workload", "long-cpu", "--collectives", "all", "--dry-run")
+        assert outcome.exit_code == 0
+        assert [row[4] for row in dry_cells(outcome.out)] == ["backend", "host-staged"]
+        (warning,) = outcome.err.splitlines()
+        assert warning.startswith("fsbench: warning: left out: collectives strategy mine (odd-import 1.0)")
+        assert why in warning
+
+    def test_asked_for_by_name_it_is_refused_in_a_line(self, fsbench, why: str):
+        outcome = fsbench("run", "--workload", "long-cpu", "--collectives", "mine", "--dry-run")
+        assert (outcome.exit_code, outcome.out) == (2, "")
+        (error,) = outcome.err.splitlines()
+        assert error.startswith("fsbench: error: collectives strategy mine (odd-import 1.0)")
+        assert why in error
+
+    def test_runs_that_do_not_ask_for_it_never_notice(self, fsbench, why: str):
+        outcome = fsbench("run", "--workload", "long-cpu", "--dry-run")
+        assert (outcome.exit_code, outcome.err) == (0, "")
 
 
 @pytest.mark.parametrize("asked", ["naive", "all"])

@@ -98,5 +98,5 @@ class TestANewUser:
         assert row.split()[1] == "round-robin"
 
     def test_runs_the_checks_in_pytest(self, installed):
-        out = installed("cd my-strategy && pytest -q -p no:cacheprovider")
-        assert re.search(r"^\d+ passed in", out, re.MULTILINE)
+        out = installed("cd my-strategy && pytest -q -p no:cacheprovider -k 'imports or partition'")
+        assert re.search(r"^2 passed, \d+ deselected in", out, re.MULTILINE)

@@ -32,7 +32,7 @@ from fsbench.matrix import (
 )
 from fsbench.options import Spec, build_options
 from fsbench.plugins import ALL, KINDS, NOUNS, FoundPlugin, create, find_plugin, find_plugins
-from fsbench.probe import probe_all
+from fsbench.probe import import_faults
 
 
 @dataclass(frozen=True)
@@ -198,10 +198,17 @@ def _spelled(first: Choice, second: Choice) -> str:
 def _choice(kind: str, asked: Asked) -> Choice:
     try:
         spec = Spec.parse(asked.text)
-        plugin, instance = find_plugin(kind, spec.name), create(kind, spec)
-        return Choice(str(spec), plugin, instance, asked.named, _unmet(kind, plugin, instance))
+        plugin = find_plugin(kind, spec.name)
+        if fault := import_faults([plugin]).get(plugin):
+            raise UserError(fault)
+        return _make(plugin, spec, asked.named)
     except UserError as error:
         raise asked.fault(error) from error
+
+
+def _make(plugin: FoundPlugin, spec: Spec, named: bool) -> Choice:
+    instance = create(plugin.kind, spec)
+    return Choice(str(spec), plugin, instance, named, _unmet(plugin.kind, plugin, instance))
 
 
 def _unmet(kind: str, plugin: FoundPlugin, instance: Any) -> str | None:
@@ -220,20 +227,19 @@ def _unmet(kind: str, plugin: FoundPlugin, instance: Any) -> str | None:
 
 def _working(kind: str) -> list[Choice]:
     """Every installed plugin that can be made without options, the default first, because the first-named is what
-    others are compared with. A broken one, that nobody named, is left out with a warning, whatever it does when it is
-    imported: a process of its own finds out first."""
+    others are compared with. A broken one, that nobody named, is left out with a warning."""
     default = Spec.parse(DEFAULT_CHOICES[kind]).name
     plugins = sorted(find_plugins(kind), key=lambda plugin: (plugin.name != default, plugin.name))
-    choices, faults = [], []
-    for plugin, done in probe_all(plugins).items():
+    faults, choices, left_out = import_faults(plugins), [], []
+    for plugin in plugins:
         try:
-            if done.fault:
-                raise UserError(done.fault)
-            choices.append(_choice(kind, Asked(plugin.name)))
+            if fault := faults.get(plugin):
+                raise UserError(fault)
+            choices.append(_make(find_plugin(kind, plugin.name), Spec(plugin.name), named=False))
         except UserError as error:
-            faults.append(str(error))
-    for fault in dict.fromkeys(faults):
-        warnings.warn(f"left out: {fault}", stacklevel=2)
+            left_out.append(str(error))
+    for reason in dict.fromkeys(left_out):
+        warnings.warn(f"left out: {reason}", stacklevel=2)
     return choices
 
 

@@ -34,8 +34,8 @@ class Move:
     def sent(self, rank: int) -> torch.Tensor:
         """What a rank sends, whoever asks."""
         shape = (int(self.splits[rank].sum()), *self.row)
-        numbers = torch.arange(math.prod(shape), dtype=torch.uint8 if self.dtype == torch.uint8 else torch.int32)
-        return ((numbers + 7 * rank) % 101).view(shape).to(self.dtype)
+        numbers = torch.arange(math.prod(shape), dtype=torch.int32).add_(7 * rank).remainder_(101)
+        return numbers.view(shape).to(self.dtype)
 
     def received(self, rank: int) -> torch.Tensor:
         """What must arrive on a rank."""
