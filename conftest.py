@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,6 +14,12 @@ settings.load_profile("fsbench")
 
 # Beside three ranks on two cores, a second thread only gets in the way.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell starts what it runs in the background with Ctrl-C ignored, and processes inherit that: the tests of Ctrl-C
+# are about a run that a user started, so they put back what a terminal gives.
+for _signal, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_signal) is signal.SIG_IGN:
+        signal.signal(_signal, _handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
