@@ -5,17 +5,20 @@
        +---> runs, in folders fsbench-PID-*
 
 A janitor process holds the other end of a pipe. When fsbench ends, however it does, the pipe closes and the janitor
-removes what is left. It has a session of its own, so that neither a Ctrl-C nor the end of a terminal reaches it. Had it
+removes what is left. A killed process closes its files a moment before it is gone: unless it was told that all is done,
+the janitor waits for that. It has a session of its own, so that neither a Ctrl-C nor the end of a terminal reaches it. Had it
 been killed as well, the next fsbench does its work.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +27,8 @@ from fsbench.launch.heartbeat import read_all_beats
 from fsbench.launch.system import kill_run, state_of
 
 _END_S = 10.0
+_POLL_S = 0.01
+_DONE = b"done"
 
 
 @contextlib.contextmanager
@@ -31,15 +36,15 @@ def janitor() -> Iterator[None]:
     """Inside the context, this process may be killed and leaves nothing."""
     remove_leftovers()
     process = subprocess.Popen(
-        [sys.executable, "-m", "fsbench.launch.leftovers"], stdin=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-m", "fsbench.launch.leftovers", str(os.getpid())],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
     )
     try:
         yield
     finally:
-        assert process.stdin
-        process.stdin.close()
         try:
-            process.wait(_END_S)
+            process.communicate(_DONE, _END_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -56,10 +61,13 @@ def remove_leftovers() -> None:
     links.remove_stale()
 
 
-def main() -> None:
-    sys.stdin.read()
+def main(owner: int) -> None:
+    deadline = time.monotonic() + _END_S
+    if sys.stdin.buffer.read() != _DONE:
+        while state_of(owner) != "gone" and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
     remove_leftovers()
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]))
