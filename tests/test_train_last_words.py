@@ -42,7 +42,7 @@ def end(folder, code: str) -> tuple[int, str, list[RankError]]:
         ("words.fail(ValueError('no'))", "failed", "ValueError: no"),
         ("words.fail(MemoryError())", "oom", "MemoryError"),
         ("words.fail(Unsupported('needs a GPU'))", "unsupported", "needs a GPU"),
-        ("threading.Thread(target=lambda: 1 / 0, name='busy').start(); signal.pause()", "failed", "thread 'busy': Zero"),
+        ("threading.Thread(target=lambda: 1 / 0, name='b').start(); signal.pause()", "failed", "thread 'b': Zero"),
     ],
 )
 def test_a_failure_is_told_with_its_kind_phase_and_message_and_printed_with_its_traceback(

@@ -5,9 +5,9 @@
        +---> runs, in folders fsbench-PID-*
 
 A janitor process holds the other end of a pipe. When fsbench ends, however it does, the pipe closes and the janitor
-removes what is left. A killed process closes its files a moment before it is gone: unless it was told that all is done,
-the janitor waits for that. It has a session of its own, so that neither a Ctrl-C nor the end of a terminal reaches it. Had it
-been killed as well, the next fsbench does its work.
+removes what is left. (A killed process closes its files a moment before it is gone: unless the janitor was told that
+all is done, it waits for that.) It has a session of its own, so that neither a Ctrl-C nor the end of a terminal reaches
+it. Had it been killed as well, the next fsbench does its work.
 """
 
 from __future__ import annotations
