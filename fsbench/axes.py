@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from fsbench.collect.timeline import Timeline
     from fsbench.train.lanes import Lane
+    from fsbench.workload import Loader
 
 AXES = ("sharding", "embedding", "collectives", "sync")
 DEFAULTS = {"sharding": "naive", "embedding": "plain", "collectives": "backend", "sync": "allreduce"}
@@ -161,7 +162,7 @@ class BatchMeta:
     """
 
     costs: NDArray[np.float64]
-    """[n], relative cost of training each sample."""
+    """[n], relative cost of training each sample, as `Sharding.Options.costs` asks."""
     tokens: NDArray[np.int64]
     """[n], history length."""
     bytes: NDArray[np.int64]
@@ -170,7 +171,7 @@ class BatchMeta:
     """[n], the rank that loaded it."""
     ranks: int
     speeds: NDArray[np.float64]
-    """[ranks], relative speed of each rank; 1 where all are alike."""
+    """[ranks], speed of each rank relative to the fastest; all 1 unless `Sharding.Options.speeds` asks for more."""
     token_limit: int | None
     """Most tokens a rank can hold, or None."""
     step: int
@@ -179,10 +180,44 @@ class BatchMeta:
 class Sharding(Strategy):
     """Which rank trains which sample of a global batch."""
 
+    @dataclass(frozen=True)
+    class Options:
+        """What any sharding may be asked for: options of its own extend these, and `BatchMeta` follows them.
+
+        `costs`: where a sample's cost comes from. `flops`: the workload's count at its real length. `profile`: seconds,
+        as `fsbench calibrate` measured them; read from the file `profile`, or from where it was put. `online`: seconds,
+        fitted to this run's own compute times, so that no other run assigns alike. `speeds`: `equal`, or `measured`:
+        each rank's, as this run's compute times tell them, so that no other run assigns alike. `token_limit`: the most
+        tokens that a rank can hold.
+        """
+
+        costs: Literal["flops", "profile", "online"] = "flops"
+        profile: str | None = None
+        speeds: Literal["equal", "measured"] = "equal"
+        token_limit: int | None = None
+
+        def __post_init__(self) -> None:
+            if self.profile is not None and self.costs != "profile":
+                raise ValueError(f"profile={self.profile} is read with costs=profile only, not with costs={self.costs}")
+            if self.token_limit is not None and self.token_limit < 1:
+                raise ValueError(f"token_limit is {self.token_limit}, expected at least 1")
+
     moves: ClassVar[bool] = True
     """Whether samples may change rank. If not, nothing is exchanged but the metadata."""
     equal_counts: bool = False
     """Whether every rank gets as many samples as any other, give or take one; set in `__init__` if an option says."""
+
+    def reads(self, loader: Loader) -> Loader:
+        """What each rank reads its batches from. Here a strategy may decide when a rank trains what it reads.
+
+        Whoever changes which samples are in a global batch is not `exact`.
+        """
+        return loader
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether `assign` depends on `batch` alone; override it if `observe` changes nothing."""
+        return type(self).observe is Sharding.observe
 
     @abstractmethod
     def assign(self, batch: BatchMeta) -> NDArray[np.int64]:
@@ -192,7 +227,8 @@ class Sharding(Strategy):
         """
 
     def observe(self, seconds: NDArray[np.float64]) -> None:
-        """Measured compute of an earlier step, float64[ranks]: gathered with the metadata, identical everywhere."""
+        """Measured compute of an earlier step, float64[ranks], all above 0: gathered with the metadata, identical
+        everywhere. Once for each step from the first, in order; never where compute is not timed (on GPUs, for now)."""
 
 
 class EmbeddingExchange(Strategy):

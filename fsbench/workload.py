@@ -64,6 +64,8 @@ class Loader(Protocol):
 
     def costs(self, samples: Samples) -> NDArray[np.float64]: ...
 
+    def cost_features(self, samples: Samples) -> Mapping[str, NDArray[np.float64]]: ...
+
     def build_batch(self, samples: Samples, dtype: torch.dtype) -> Batch: ...
 
 
@@ -123,6 +125,15 @@ class Workload(ABC):
     @abstractmethod
     def costs(self, samples: Samples) -> NDArray[np.float64]:
         """float64[n]: floating-point operations of forward and backward of each sample, from its real lengths."""
+
+    def cost_features(self, samples: Samples) -> Mapping[str, NDArray[np.float64]]:
+        """What compute time may follow beside the number of samples, their history lengths and those squared:
+        float64[n] by name, added up over a batch. A fitted cost model has a coefficient for each.
+
+        By default the length of every column after the history, such as candidates. A workload whose compute follows
+        something else (unique IDs, say) returns that too.
+        """
+        return {name: column.lengths.astype(np.float64) for name, column in [*samples.columns.items()][1:]}
 
     @abstractmethod
     def tables(self) -> Sequence[TableSpec]:

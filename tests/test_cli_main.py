@@ -57,7 +57,7 @@ def test_version(fsbench):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["lst"], "unknown command 'lst'; did you mean list? valid: compare, data, list, plugins, run, show"),
+        (["lst"], "unknown command 'lst'; did you mean list? valid: calibrate, compare, data, list, plugins, run"),
         (["--bogus"], "--bogus"),
         (["show"], "Missing argument 'RESULT'"),
         (["run", "--bogus"], "--bogus"),

@@ -109,3 +109,22 @@ def test_a_run_on_a_gpu_says_so_and_claims_no_bubble(tmp_path):
     assert record["metrics"]["peak_gpu_mib"] > 0
     assert record["metrics"]["bubble"] is None
     assert "GPU" in record["missing"]["bubble"]
+
+
+def test_calibrating_on_a_gpu_goes_by_the_clock(tmp_path):
+    path = tmp_path / "profile.json"
+    command = [sys.executable, "-m", "fsbench", "calibrate", "--workload", support.TINY_LONG, "--samples", "400"]
+    done = subprocess.run([*command, "--out", str(path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    profile = json.loads(path.read_text())
+    assert profile["machine"]["device"] == "cuda"
+    assert profile["measured"]["seconds"] == "by the clock"
+
+
+def test_what_needs_compute_times_is_unsupported_on_a_gpu(tmp_path):
+    command = [sys.executable, "-m", "fsbench", "run", "--workload", support.TINY_LONG, "--on", "local:ranks=1"]
+    sharding = ["--sharding", "cost-aware:costs=online", "--steps", "4", "--out", str(tmp_path / "set"), "--quiet"]
+    assert subprocess.run([*command, *sharding]).returncode == 1
+    record = json.loads((tmp_path / "set" / "runs.jsonl").read_text())
+    assert record["status"] == "unsupported"
+    assert "compute on a GPU is not timed" in record["reason"]

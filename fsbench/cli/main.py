@@ -27,6 +27,7 @@ COMMANDS = {
     "compare": "fsbench.cli.compare:compare_sets",
     "data": "fsbench.cli.data:data",
     "plugins": "fsbench.cli.plugins:plugins",
+    "calibrate": "fsbench.cli.calibrate:calibrate",
 }
 
 

@@ -114,8 +114,10 @@ def _execute(plan: Plan, data_dir: Path | None, folder: Path, resume: bool, quie
     """Checks what is left to check, runs what is left to run, prints the table; returns the exit code."""
     require_torch()
     from fsbench.cli.plan import prepare
+    from fsbench.cli.profiles import check_profiles
     from fsbench.launch.session import run_session
 
+    check_profiles(plan)
     manifest = make_manifest(
         command=command,
         settings=plan.settings,

@@ -25,7 +25,8 @@ class Trained:
     """What each rank trained in each measured step: arrays [ranks, steps].
 
     `samples`, `tokens`: int64, real ones; `longest`: int64, tokens of the longest sample; `flops`: float64,
-    the model's operations at real lengths; `costs`: float64, what the balancer believed, in any unit.
+    the model's operations at real lengths; `costs`: float64, how long it should take by what the balancer believed,
+    in any unit.
 
     `sent`: bytes a step by (wait class of the lane, kind), all ranks, over all of training and what was pending at its
     end: a strategy that sends ahead and behind would otherwise gain or lose at the edges of what is measured.

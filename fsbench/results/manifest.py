@@ -136,10 +136,11 @@ def _run_git(folder: Path, *arguments: str) -> str:
 
 def _cpu() -> Finding:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {"model": _cpu_model(), "cores": cores, "memory_mib": _memory_mib()}, None
+    return {"model": cpu_model(), "cores": cores, "memory_mib": _memory_mib()}, None
 
 
-def _cpu_model() -> str | None:
+def cpu_model() -> str | None:
+    """What the processor calls itself; None where the system does not tell."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -62,7 +62,7 @@ METRICS: dict[str, Metric] = {
     "blocked_share": Metric("share", "the main thread's waits for dense parameters"),
     "timeline_overhead": Metric("share", "part of the window spent on measuring it"),
     # Balance.
-    "imbalance_predicted": Metric("ratio", "predicted cost, largest rank over mean"),
+    "imbalance_predicted": Metric("ratio", "predicted cost over the rank's speed, largest rank over mean"),
     "imbalance_measured": Metric("ratio", "measured compute, largest rank over mean"),
     "padding": Metric("share", "tokens that a padded batch would waste"),
     "owner_imbalance": Metric("ratio", "rows asked of a table shard, largest rank over mean"),

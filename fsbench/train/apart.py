@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch.distributed as dist
-from numpy.typing import NDArray
 
-from fsbench.train.pipeline import ShardStats
+from fsbench.train.shard_stats import ShardStats
 
 _COLUMNS = ("cost", "samples", "tokens", "longest")
 
@@ -25,5 +25,5 @@ def all_stats(own: Sequence[ShardStats]) -> list[ShardStats]:
     ]
 
 
-def _of_all(own: ShardStats, columns: dict[str, NDArray[Any]]) -> ShardStats:
-    return ShardStats(**columns, moved=own.moved, own_bytes=own.own_bytes)
+def _of_all(own: ShardStats, columns: Mapping[str, Any]) -> ShardStats:
+    return dataclasses.replace(own, **columns)

@@ -8,8 +8,11 @@ from collections.abc import Callable, Mapping
 import torch
 
 from fsbench.axes import Sharding
+from fsbench.costs.machine import this_machine
+from fsbench.costs.weigher import Weigher
 from fsbench.train.collisions import KEPT_STEPS
-from fsbench.train.pipeline import BatchPipeline, ShardedBatch, ShardStats
+from fsbench.train.pipeline import BatchPipeline, ShardedBatch
+from fsbench.train.shard_stats import ShardStats
 from fsbench.train.trainer import Trainer
 from fsbench.workload import Batch, Loader
 
@@ -19,7 +22,8 @@ class Driver:
 
     `losses`: this rank's loss sum of each step, a scalar tensor on the device; `targets`: its target count of each
     step; `stats`: what the sharding did to each global batch (this rank's where ranks load apart); `ids`: this rank's
-    by table, of the last steps. `workload` and `sharding` stand in for the trainer's own (the noise floor does that).
+    by table, of the last steps; `weigher`: what gave samples their costs. `workload` and `sharding` stand in for the
+    trainer's own (the noise floor does that).
     """
 
     def __init__(
@@ -39,9 +43,13 @@ class Driver:
         self.targets: list[int] = []
         self.stats: list[ShardStats] = []
         self.ids: deque[Mapping[str, torch.Tensor]] = deque(maxlen=KEPT_STEPS)
+        loader, balancer = workload or trainer.workload, sharding or trainer.strategies.sharding
+        here = this_machine(trainer.context.device, torch.get_num_threads())
+        self.weigher = Weigher(balancer, loader, trainer.context.ranks, here)
         self._pipeline = BatchPipeline(
-            workload or trainer.workload,
-            sharding or trainer.strategies.sharding,
+            loader,
+            balancer,
+            self.weigher,
             trainer.context,
             trainer.strategies.lookahead,
             first,
@@ -69,7 +77,7 @@ class Driver:
                 self._announce(step, sharded)
         self._pipeline.refill()
         with timeline.strategy:
-            batch = _to(sharded.batch, trainer.context.device)
+            batch = to_device(sharded.batch, trainer.context.device)
             rows = embedding.lookup(step, batch.ids)
         with timeline.compute:
             loss = trainer.model(batch, rows)
@@ -101,7 +109,8 @@ class Driver:
             embedding.prefetch(step + 1, coming.batch.ids)
 
 
-def _to(batch: Batch, device: torch.device) -> Batch:
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """The batch with its tensors on the device; its samples stay on the host."""
     if device.type == "cpu":
         return batch
     return Batch(

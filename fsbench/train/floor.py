@@ -16,6 +16,7 @@ class SameForAll:
     def __init__(self, workload: Workload) -> None:
         self.samples_per_rank = workload.samples_per_rank
         self.costs = workload.costs
+        self.cost_features = workload.cost_features
         self.build_batch = workload.build_batch
         self._workload = workload
 

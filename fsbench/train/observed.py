@@ -24,6 +24,7 @@ def observed(trainer: Trainer, finished: Finished, operations: Operations) -> di
         "sharding": {
             "samples": sum(int(step.samples.sum()) for step in finished.stats),
             "moved": sum(step.moved for step in finished.stats),
+            **finished.weighing,
             "operations": _of_class(trainer, operations, "shuffle"),
         },
         "embedding": {"operations": _of_class(trainer, operations, "embedding")},

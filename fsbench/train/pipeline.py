@@ -2,7 +2,8 @@
 
     load (main thread) -> all-gather of metadata -> `Sharding.assign` -> all-to-all of raw samples -> tensors
 
-All but the load runs on lane `shuffle`, beside the steps before. Membership of a global batch never changes.
+All but the load runs on lane `shuffle`, beside the steps before. Membership of a global batch never changes. What ranks
+trained and how long it took comes with the metadata, and is told to the sharding and to what weighs samples and ranks.
 """
 
 from __future__ import annotations
@@ -17,24 +18,13 @@ import torch
 from numpy.typing import NDArray
 
 from fsbench.axes import SHUFFLE, BatchMeta, RankContext, Sharding, TargetCounts
+from fsbench.costs.weigher import Weigher
 from fsbench.errors import FsbenchError
 from fsbench.samples import Jagged, Samples
 from fsbench.train.lanes import LaneHandle
+from fsbench.train.metadata import GlobalMetadata, Trained, pack, unpack
+from fsbench.train.shard_stats import Own, ShardStats
 from fsbench.workload import Batch, Loader
-
-
-@dataclass(frozen=True)
-class ShardStats:
-    """What the assignment of one global batch means for each rank: predicted cost f64[ranks], samples, tokens and
-    longest history i64[ranks]; `moved`: samples that changed rank; `own_bytes`: of this rank's samples. Where ranks
-    load apart, of this rank alone: [1]."""
-
-    cost: NDArray[np.float64]
-    samples: NDArray[np.int64]
-    tokens: NDArray[np.int64]
-    longest: NDArray[np.int64]
-    moved: int
-    own_bytes: int
 
 
 @dataclass(frozen=True)
@@ -46,24 +36,11 @@ class ShardedBatch:
     stats: ShardStats
 
 
-@dataclass(frozen=True)
-class GlobalBatch:
-    """Metadata of a global batch, in global order; the same on every rank.
-
-    `lengths`: i64[n, columns]; `index`, `targets`: i64[n]; `seconds`: f64[ranks], each rank's last measured compute.
-    """
-
-    meta: BatchMeta
-    index: NDArray[np.int64]
-    targets: NDArray[np.int64]
-    lengths: NDArray[np.int64]
-    seconds: NDArray[np.float64]
-
-
 class BatchPipeline:
     """Keeps `lookahead` batches beyond the current one on their way to their ranks.
 
     Args:
+        weigher: gives the costs and speeds that the sharding asks for.
         first, end: steps [first, end) are loaded; nothing beyond `end`.
         apart: ranks do not tell each other what they load; `ShardStats` and `TargetCounts` are this rank's.
     """
@@ -72,6 +49,7 @@ class BatchPipeline:
         self,
         workload: Loader,
         sharding: Sharding,
+        weigher: Weigher,
         context: RankContext,
         lookahead: int,
         first: int,
@@ -82,17 +60,21 @@ class BatchPipeline:
         self._apart = apart
         self._workload = workload
         self._sharding = sharding
+        self._weigher = weigher
         self._context = context
         self._lane = context.lanes[SHUFFLE.name]
         self._lookahead = lookahead
         self._next_load = first
         self._end = end
         self._coming: deque[LaneHandle] = deque()
+        self._taken: ShardedBatch | None = None
+        self._trained: ShardedBatch | None = None
 
     def take(self) -> ShardedBatch:
-        """The batch of this step."""
+        """The batch of this step. The one taken before has been trained by now."""
+        self._trained = self._taken
         self._fill(1)
-        sharded: ShardedBatch = self._coming.popleft().wait()
+        self._taken = sharded = self._coming.popleft().wait()
         return sharded
 
     def peek(self) -> ShardedBatch | None:
@@ -111,63 +93,54 @@ class BatchPipeline:
             with self._context.timeline.input:
                 local = self._workload.load(step, self._context.rank, self._context.ranks)
             seconds = self._context.timeline.last_compute_ns * 1e-9
-            job = partial(self._shard, step, local, seconds)
+            job = partial(self._shard, step, local, self._trained, seconds)
             self._coming.append(self._lane.submit(job, kind="samples"))
 
-    def _shard(self, step: int, local: Samples, seconds: float) -> ShardedBatch:
-        """Runs on the lane's thread."""
+    def _shard(self, step: int, local: Samples, trained: ShardedBatch | None, seconds: float) -> ShardedBatch:
+        """Runs on the lane's thread. `trained`: the batch that took `seconds` of compute, if there was one."""
         if self._apart:
             return self._own(local)
-        everything = self._gather_metadata(step, local, seconds)
-        self._sharding.observe(everything.seconds)
-        assignment = self._assign(everything.meta)
+        told = self._gather_metadata(local, trained, seconds)
+        if trained and self._weigher.timed:
+            self._sharding.observe(told.seconds)
+            self._weigher.learn(trained.stats.cost, told.features, told.seconds)
+        meta = self._meta(step, local, told)
+        assignment = self._assign(meta)
         if self._sharding.moves:
             self._refuse_disagreement(step, assignment)
-        rank = self._context.rank
-        mine = np.flatnonzero(assignment == rank)
-        samples = self._exchange(local, everything, assignment, mine) if self._sharding.moves else local
-        counts = TargetCounts(int(everything.targets.sum()), int(everything.targets[mine].sum()))
+        mine = np.flatnonzero(assignment == self._context.rank)
+        samples = self._exchange(local, told, assignment, mine) if self._sharding.moves else local
+        counts = TargetCounts(int(told.targets.sum()), int(told.targets[mine].sum()))
         batch = self._workload.build_batch(samples, self._context.dtype)
-        return ShardedBatch(batch, counts, _stats(everything.meta, assignment, rank))
+        own = Own(samples, self._workload.costs(samples), self._weigher.costs.fixed)
+        return ShardedBatch(batch, counts, ShardStats.of_all(meta, assignment, own))
 
     def _own(self, local: Samples) -> ShardedBatch:
         targets = int(local.targets.sum())
         batch = self._workload.build_batch(local, self._context.dtype)
-        return ShardedBatch(batch, TargetCounts(targets, targets), _own_stats(local, self._workload.costs(local)))
+        costs = self._weigher.costs
+        own = Own(local, self._workload.costs(local), costs.fixed)
+        return ShardedBatch(batch, TargetCounts(targets, targets), ShardStats.of_one(costs.of(local), own))
 
-    def _gather_metadata(self, step: int, local: Samples, seconds: float) -> GlobalBatch:
-        """One all-gather of int64[capacity + 1, 3 + columns]: a header row, then a row a sample, then zeros."""
-        capacity = self._workload.samples_per_rank
-        columns = list(local.columns.values())
-        table = np.zeros((capacity + 1, 3 + len(columns)), np.int64)
-        table[0, 0] = len(local)
-        table[0, 1] = np.float64(seconds).view(np.int64)
-        table[1 : len(local) + 1, 0] = local.index
-        table[1 : len(local) + 1, 1] = local.targets
-        table[1 : len(local) + 1, 2] = self._workload.costs(local).astype(np.float64).view(np.int64)
-        for place, column in enumerate(columns, start=3):
-            table[1 : len(local) + 1, place] = column.lengths
-        gathered = (
-            self._context.collectives.all_gather(self._lane, torch.from_numpy(table), kind="metadata").wait().numpy()
-        )
-        held = gathered[:, 0, 0]
-        rows = gathered[:, 1:][np.arange(capacity) < held[:, None]]
-        item_bytes = np.array([column.values.itemsize for column in columns], np.int64)
-        return GlobalBatch(
-            BatchMeta(
-                costs=np.ascontiguousarray(rows[:, 2]).view(np.float64),
-                tokens=rows[:, 3],
-                bytes=rows[:, 3:] @ item_bytes,
-                source=np.repeat(np.arange(len(held), dtype=np.int32), held),
-                ranks=self._context.ranks,
-                speeds=np.ones(self._context.ranks),
-                token_limit=None,
-                step=step,
-            ),
-            index=rows[:, 0],
-            targets=rows[:, 1],
-            lengths=rows[:, 3:],
-            seconds=np.ascontiguousarray(gathered[:, 0, 1]).view(np.float64),
+    def _gather_metadata(self, local: Samples, trained: ShardedBatch | None, seconds: float) -> GlobalMetadata:
+        costs = self._weigher.costs
+        nothing = Trained(0.0, np.zeros_like(costs.features(local)))
+        last = Trained(seconds, costs.features(trained.batch.samples)) if trained else nothing
+        table = torch.from_numpy(pack(local, costs.of(local), last, self._workload.samples_per_rank))
+        gathered = self._context.collectives.all_gather(self._lane, table, kind="metadata").wait().numpy()
+        return unpack(gathered, len(local.columns), len(last.features))
+
+    def _meta(self, step: int, local: Samples, told: GlobalMetadata) -> BatchMeta:
+        item_bytes = np.array([column.values.itemsize for column in local.columns.values()], np.int64)
+        return BatchMeta(
+            costs=told.costs,
+            tokens=told.lengths[:, 0],
+            bytes=told.lengths @ item_bytes,
+            source=told.source,
+            ranks=self._context.ranks,
+            speeds=self._weigher.speeds,
+            token_limit=self._weigher.token_limit,
+            step=step,
         )
 
     def _refuse_disagreement(self, step: int, assignment: NDArray[np.int64]) -> None:
@@ -205,15 +178,15 @@ class BatchPipeline:
         return assignment.astype(np.int64, copy=False)
 
     def _exchange(
-        self, local: Samples, everything: GlobalBatch, assignment: NDArray[np.int64], mine: NDArray[np.int64]
+        self, local: Samples, told: GlobalMetadata, assignment: NDArray[np.int64], mine: NDArray[np.int64]
     ) -> Samples:
         """Moves the columns' values; everything else about a sample is known from its metadata."""
-        rank, ranks, source = self._context.rank, self._context.ranks, everything.meta.source
+        rank, ranks, source = self._context.rank, self._context.ranks, told.source
         order = np.argsort(assignment[source == rank], kind="stable")
         pair = source.astype(np.int64) * ranks + assignment
         columns = {}
         for place, (name, column) in enumerate(local.columns.items()):
-            lengths = everything.lengths[:, place]
+            lengths = told.lengths[:, place]
             splits = np.bincount(pair, weights=lengths, minlength=ranks * ranks).astype(np.int64)
             splits = splits.reshape(ranks, ranks)
             received = self._context.collectives.all_to_all(
@@ -225,29 +198,4 @@ class BatchPipeline:
                 kind="samples",
             ).wait()
             columns[name] = Jagged(received.numpy(), lengths[mine])
-        return Samples(everything.index[mine], everything.targets[mine], columns)
-
-
-def _stats(meta: BatchMeta, assignment: NDArray[np.int64], rank: int) -> ShardStats:
-    longest = np.zeros(meta.ranks, np.int64)
-    np.maximum.at(longest, assignment, meta.tokens)
-    return ShardStats(
-        cost=np.bincount(assignment, weights=meta.costs, minlength=meta.ranks).astype(np.float64),
-        samples=np.bincount(assignment, minlength=meta.ranks),
-        tokens=np.bincount(assignment, weights=meta.tokens, minlength=meta.ranks).astype(np.int64),
-        longest=longest,
-        moved=int((assignment != meta.source).sum()),
-        own_bytes=int(meta.bytes[assignment == rank].sum()),
-    )
-
-
-def _own_stats(samples: Samples, costs: NDArray[np.float64]) -> ShardStats:
-    tokens = samples.tokens
-    return ShardStats(
-        cost=costs.sum(keepdims=True),
-        samples=np.array([len(samples)]),
-        tokens=tokens.sum(keepdims=True),
-        longest=np.array([tokens.max(initial=0)]),
-        moved=0,
-        own_bytes=int(samples.bytes.sum()),
-    )
+        return Samples(told.index[mine], told.targets[mine], columns)

@@ -21,9 +21,9 @@ from fsbench.metrics.summary import Trained, summarise
 from fsbench.metrics.syncs import enter_syncs
 from fsbench.metrics.trace import LaneOps, LaneTrace, RankTrace, RunTrace
 from fsbench.train.observed import observed
-from fsbench.train.pipeline import ShardStats
 from fsbench.train.quality import enter_quality
 from fsbench.train.session import Finished
+from fsbench.train.shard_stats import ShardStats
 from fsbench.train.trainer import Trainer
 
 _LAST_STEPS = 10
@@ -37,7 +37,8 @@ _NEEDS_DEVICE_TIMELINE = (
 
 @dataclass(frozen=True)
 class RankRecord:
-    """What one rank hands in. `peak_gpu_mib`: None on a CPU. `link_use`: None without a link."""
+    """What one rank hands in. `flops`: of what it trained in each step. `peak_gpu_mib`: None on a CPU. `link_use`: None
+    without a link."""
 
     trace: RankTrace
     operations: dict[str, dict[str, int]]
@@ -46,6 +47,7 @@ class RankRecord:
     peak_rss_mib: float
     peak_gpu_mib: float | None
     lookahead_bytes: int
+    flops: list[float]
     sent: dict[tuple[str, str], int]
     link_use: LinkUse | None
     syncs: Sequence[Sync]
@@ -56,9 +58,7 @@ def build_report(trainer: Trainer, finished: Finished) -> dict[str, Any] | None:
 
     A run whose bytes did not cross its link has no metrics: whatever they were, they were not those of its cluster.
     """
-    kinds = _agree_on_kinds(trainer)
-    records: list[Any] = [None] * trainer.context.ranks
-    dist.all_gather_object(records, _record(trainer, finished, kinds))
+    kinds, records = gather_records(trainer, finished)
     if trainer.context.rank:
         return None
     evidence = observed(trainer, finished, records[0].operations)
@@ -66,9 +66,9 @@ def build_report(trainer: Trainer, finished: Finished) -> dict[str, Any] | None:
         evidence["link"] = link_evidence(uses)
         if reason := bypass(uses):
             return {"status": "failed", "reason": reason, "observed": evidence}
-    trace = _run_trace(trainer, records, kinds, finished.measured)
+    trace = run_trace(trainer, records, kinds, finished.measured)
     bubbles = account(trace)
-    floor = account(_run_trace(trainer, records, kinds, finished.floor))
+    floor = account(run_trace(trainer, records, kinds, finished.floor))
     sheet = Sheet()
     summarise(sheet, trace, bubbles, _trained(trainer, finished, records))
     sheet.enter("straggler_floor", floor.shares().get("bubble_straggler"), "no step of the noise floor was run")
@@ -83,6 +83,14 @@ def build_report(trainer: Trainer, finished: Finished) -> dict[str, Any] | None:
         "observed": evidence,
         "per_rank": [_rank_row(*pair, on_gpu) for pair in zip(records, bubbles.totals_by_rank(), strict=True)],
     }
+
+
+def gather_records(trainer: Trainer, finished: Finished) -> tuple[list[str], list[RankRecord]]:
+    """What the bytes of any lane were, in the order of their codes, and the records of all ranks. Collective."""
+    kinds = _agree_on_kinds(trainer)
+    records: list[Any] = [None] * trainer.context.ranks
+    dist.all_gather_object(records, _record(trainer, finished, kinds))
+    return kinds, records
 
 
 def _agree_on_kinds(trainer: Trainer) -> list[str]:
@@ -104,13 +112,15 @@ def _record(trainer: Trainer, finished: Finished, kinds: list[str]) -> RankRecor
         peak_rss_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * rss_unit / 2**20,
         peak_gpu_mib=torch.cuda.max_memory_allocated() / 2**20 if on_gpu else None,
         lookahead_bytes=largest * trainer.strategies.lookahead,
+        flops=[step.own_flops for step in finished.stats],
         sent=finished.sent,
         link_use=finished.link_use,
         syncs=trainer.strategies.sync.syncs(),
     )
 
 
-def _run_trace(trainer: Trainer, records: list[RankRecord], kinds: list[str], steps: range) -> RunTrace:
+def run_trace(trainer: Trainer, records: list[RankRecord], kinds: list[str], steps: range) -> RunTrace:
+    """The timeline of all ranks over a range of their windows."""
     lanes = {
         name: LaneTrace(lane.spec.waits_as, [record.ops[name] for record in records])
         for name, lane in trainer.context.lanes.items()
@@ -120,7 +130,8 @@ def _run_trace(trainer: Trainer, records: list[RankRecord], kinds: list[str], st
 
 
 def _trained(trainer: Trainer, finished: Finished, records: list[RankRecord]) -> Trained:
-    stats: list[ShardStats] = finished.stats[finished.measured.start : finished.measured.stop]
+    measured = slice(finished.measured.start, finished.measured.stop)
+    stats: list[ShardStats] = finished.stats[measured]
 
     def stack(name: str) -> Any:
         rows = [getattr(step, name) for step in stats]
@@ -129,9 +140,13 @@ def _trained(trainer: Trainer, finished: Finished, records: list[RankRecord]) ->
     steps = len(finished.losses)
     keys = sorted({key for record in records for key in record.sent})
     sent = {key: sum(record.sent.get(key, 0) for record in records) / steps for key in keys}
-    # Predicted cost is the model's operations: `costs=flops` is the only cost model so far.
     return Trained(
-        stack("samples"), stack("tokens"), stack("longest"), flops=stack("cost"), costs=stack("cost"), sent=sent
+        stack("samples"),
+        stack("tokens"),
+        stack("longest"),
+        flops=np.array([record.flops[measured] for record in records]),
+        costs=stack("predicted"),
+        sent=sent,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,7 +16,7 @@ from fsbench.train.collisions import collision_rate
 from fsbench.train.driver import Driver
 from fsbench.train.evaluation import RankCounts, rank_users
 from fsbench.train.floor import SameForAll, Stay
-from fsbench.train.pipeline import ShardStats
+from fsbench.train.shard_stats import ShardStats
 from fsbench.train.spread import replica_spread
 from fsbench.train.trainer import Trainer
 from fsbench.workload import Ranking
@@ -29,7 +30,8 @@ class Finished:
     """What a run leaves on a rank.
 
     `measured`, `floor`: ranges of windows in the timeline, warm-up left out. `losses`: mean loss a target of each
-    step, over all ranks. `stats`: what the sharding did, of all steps. `collision_rate`: of the measured steps.
+    step, over all ranks. `stats`: what the sharding did, of all steps; `weighing`: where its costs and speeds came
+    from, as evidence. `collision_rate`: of the measured steps.
     `replica_spread`: how far dense replicas were apart when training ended.
     `evaluated`: counts by replica name, the first is the headline; None where the workload measures no ranking.
     `sent`: bytes by (wait class of the lane, kind) that this rank sent for training. `link_use`: what training sent
@@ -40,6 +42,7 @@ class Finished:
     floor: range
     losses: list[float]
     stats: list[ShardStats]
+    weighing: dict[str, Any]
     collision_rate: float | None
     replica_spread: float | None
     ranking: Ranking | None
@@ -75,6 +78,7 @@ class TrainingRun:
             floor=range(self._steps + FLOOR_WARMUP, self._steps + floor_steps),
             losses=losses,
             stats=stats,
+            weighing=driver.weigher.evidence(),
             collision_rate=collisions,
             replica_spread=spread,
             ranking=ranking,

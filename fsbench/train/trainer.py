@@ -19,6 +19,7 @@ from fsbench.axes import (
     Strategy,
 )
 from fsbench.collect.timeline import Timeline
+from fsbench.costs.weigher import needs_times
 from fsbench.errors import Unsupported
 from fsbench.launch.activity import Activity
 from fsbench.train.lanes import open_lanes, ordered
@@ -61,9 +62,10 @@ class Trainer:
 
     @property
     def apart(self) -> bool:
-        """Whether ranks load without telling each other what (see `DenseSync.needs_totals`)."""
+        """Whether ranks load without telling each other what (see `DenseSync.needs_totals`), nor how long it took."""
         strategies = self.strategies
-        return not (strategies.sharding.moves or strategies.sync.needs_totals or self.workload.tables())
+        told = strategies.sharding.moves or needs_times(strategies.sharding) or strategies.sync.needs_totals
+        return not (told or self.workload.tables())
 
 
 def open_trainer(

@@ -22,8 +22,7 @@ phase level and need hardly any.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,12 +41,6 @@ LEAST_SHARE = 1 / 8
 
 class CostAware(Sharding):
     """Equal counts, equal cost: moves samples so that no rank waits for the one with the long histories."""
-
-    @dataclass(frozen=True)
-    class Options:
-        """`costs`: where a sample's cost comes from. `flops`: the workload's count at its real length."""
-
-        costs: Literal["flops"] = "flops"
 
     lookahead: ClassVar[int] = 1
     equal_counts = True
