@@ -11,15 +11,23 @@ pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
 SGD = support.TINY_LONG + ",table_optimizer=sgd,table_lr=1"
 
 
-def one_step_gradients(rank, ranks, sharding, all_on=None, workload=SGD, data_dir=None):
+class PairedOnOne(support.AllOnOne):
+    """Reads what `local-pairs` reads at a window of 2, and gives every sample to one rank."""
+
+    def reads(self, loader):
+        from fsbench_strategies.sharding.local_pairs import LocalPairs
+
+        return LocalPairs(LocalPairs.Options(window=2)).reads(loader)
+
+
+def one_step_gradients(rank, ranks, sharding, chosen=None, workload=SGD, data_dir=None):
     """After one step: the all-reduced dense gradient, what the tables lost (their gradient at rate 1), and how many
-    samples changed rank."""
+    samples changed rank. `chosen` stands in for `sharding`."""
     import torch
 
     from fsbench.train.driver import Driver
     from fsbench.train.trainer import close_trainer
 
-    chosen = None if all_on is None else support.AllOnOne(all_on)
     trainer = support.open_cell(rank, ranks, workload, data_dir, sharding_object=chosen, sharding=sharding)
     before = trainer.strategies.embedding.state_dict()["items"]["weight"].clone()
     gradients = []
@@ -43,21 +51,44 @@ def assert_equal_in_norm(left, right, limit):
         assert np.linalg.norm(a - b) <= limit * np.linalg.norm(b)
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_cost_aware_gives_the_gradients_of_naive_on_the_same_global_batch(ranks, count):
-    naive = ranks.run(one_step_gradients, count, "naive")
-    balanced = ranks.run(one_step_gradients, count, "cost-aware")
-    assert (naive[0][2], balanced[0][2] > 0) == (0, True)
+@pytest.fixture(scope="module")
+def naive(ranks):
+    """Gradients in arrival order, by number of ranks."""
+    return {count: ranks.run(one_step_gradients, count, "naive") for count in (2, 3)}
+
+
+MOVING = ["snake", "variable-batch", "karmarkar-karp", "lpt", "lpt:counts=free", "cost-aware", "cost-aware:counts=free"]
+
+
+@pytest.mark.parametrize(("sharding", "count"), [*((sharding, 3) for sharding in MOVING), ("cost-aware", 2)])
+def test_whoever_trains_which_sample_the_global_batch_has_the_same_gradients(ranks, naive, sharding, count):
+    balanced = ranks.run(one_step_gradients, count, sharding)
+    assert balanced[0][2] > 0
     for rank in range(count):
-        assert_equal_in_norm(balanced[rank], naive[rank], 1e-12)
-        assert_equal_in_norm(naive[rank], naive[0], 1e-15)
+        assert_equal_in_norm(balanced[rank], naive[count][0], 1e-12)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_all_ranks_end_with_the_same_gradients(naive, count):
+    assert naive[count][0][2] == 0
+    for rank in range(count):
+        assert_equal_in_norm(naive[count][rank], naive[count][0], 1e-15)
 
 
 @pytest.mark.parametrize("holder", [0, 2])
-def test_ranks_without_a_sample_change_nothing(ranks, holder):
-    naive = ranks.run(one_step_gradients, 3, "naive")[0]
-    lopsided = ranks.run(one_step_gradients, 3, "naive", holder)[0]
-    assert_equal_in_norm(lopsided, naive, 1e-12)
+def test_ranks_without_a_sample_change_nothing(ranks, naive, holder):
+    lopsided = ranks.run(one_step_gradients, 3, "naive", support.AllOnOne(holder))[0]
+    assert_equal_in_norm(lopsided, naive[3][0], 1e-12)
+
+
+def test_local_pairs_has_the_gradients_of_the_samples_that_it_trains_in_the_step(ranks, naive):
+    """They are other samples than those of arrival order; at a window of 1 they are the same."""
+    apart = ranks.run(one_step_gradients, 3, "local-pairs:window=2")[0]
+    on_one = ranks.run(one_step_gradients, 3, "naive", PairedOnOne(1))[0]
+    assert_equal_in_norm(apart, on_one, 1e-12)
+    with pytest.raises(AssertionError):
+        assert_equal_in_norm(apart, naive[3][0], 1e-3)
+    assert_equal_in_norm(ranks.run(one_step_gradients, 3, "local-pairs:window=1")[0], naive[3][0], 1e-15)
 
 
 def loss_curve(rank, ranks, batch, steps, optimizer):

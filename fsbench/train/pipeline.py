@@ -58,7 +58,7 @@ class BatchPipeline:
         apart: bool = False,
     ) -> None:
         self._apart = apart
-        self._workload = workload
+        self._workload = sharding.reads(workload)
         self._sharding = sharding
         self._weigher = weigher
         self._context = context

@@ -1,123 +1,130 @@
-"""Equal work at equal counts, over all ranks of a global batch.
+"""Equal time on every rank of a global batch, for the fewest bytes moved.
 
-Every rank gets the same number of samples (the first `n mod ranks` get one more) and, as nearly as can be,
-the same cost per unit of speed. Two phases:
+1. **Start from arrival order**, in which nothing has moved. Ranks above the mean trade samples with ranks below it, all
+   ranks at once (`trading.py`); what single trades leave is levelled by swaps of several samples (`levelling.py`). As
+   only what is too much moves, a few per cent of the bytes are sent that dealing all samples anew would send.
+2. **If that is not enough**, which happens where samples are few or arrive in very unequal counts, the batch is dealt
+   anew (`dealing.py`, `lpt`, `karmarkar-karp`, `snake`). The best of these is given to the ranks that have most of it
+   already (`relabelling.py`), levelled, and taken if it is better.
+3. **If a rank is then above the token limit**, it swaps until it is not. Besides, ranks are levelled by tokens, and from
+   there by cost as far as the limit allows; the better answer is taken. Without one the batch is refused.
 
-1. **Deal** the samples by falling cost, each to the rank whose *projected* load is lowest: the load it has,
-   plus the mean cost of all samples yet to be dealt for every place it has free. This is the greedy LPT rule
-   (Graham, "Bounds on multiprocessing timing anomalies", 1969) made aware of the counts. Under a mere cap on
-   counts, LPT levels the loads of the moment, and the ranks that then have more places left than others end
-   above them.
-2. **Exchange** samples between the fullest rank and the emptiest ones where the first phase left a
-   difference, which it does when ranks have few samples (`levelling.py`).
+Answers within `split.TOLERANCE` of the bound count as equally balanced.
 
-FreeScale (arXiv 2604.24073), at a fixed batch size, sorts by length and deals in snake order. Like
-equal-count Karmarkar-Karp, that gives every rank one sample of each sorted block, so that nothing makes up
-for one very long history. Here the rank that holds it is left out until only the shortest samples remain.
-
-Time for n samples on R ranks: a sort of n, and O(n / R * log R) rounds of dealing that sort R projections
-each. Swaps cost O(n) each, at most `SWAPS_PER_RANK` a rank; ranks of many samples come out of the first
-phase level and need hardly any.
+FreeScale (arXiv 2604.24073), at a fixed batch size, sorts by length and deals in snake order. Like equal-count
+Karmarkar-Karp, that gives every rank one sample of each sorted block, so that nothing makes up for one very long history.
+Here the rank that holds it trades the others away.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fsbench.axes import BatchMeta, Sharding
-from fsbench_strategies.sharding.levelling import Split, level_ranks
+from fsbench_strategies.sharding.checks import check_batch, equal_places, within_token_limit
+from fsbench_strategies.sharding.dealing import deal
+from fsbench_strategies.sharding.karmarkar_karp import KarmarkarKarp
+from fsbench_strategies.sharding.levelling import level
+from fsbench_strategies.sharding.lpt import LPT
+from fsbench_strategies.sharding.moved_bytes import MovedBytes
+from fsbench_strategies.sharding.relabelling import relabel
+from fsbench_strategies.sharding.snake import Snake
+from fsbench_strategies.sharding.split import Split
+from fsbench_strategies.sharding.trading import trade
 
-Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]
-
-TOLERANCE = 1e-4
-"""Differences below this share of the mean load count as none."""
-LEAST_SHARE = 1 / 8
-"""A round of dealing serves at least this share of the ranks with free places: it bounds the rounds."""
 
 
 class CostAware(Sharding):
-    """Equal counts, equal cost: moves samples so that no rank waits for the one with the long histories."""
+    """Equal time on every rank for the fewest bytes moved; honours speeds and token limits, counts equal or free."""
 
+    @dataclass(frozen=True)
+    class Options(Sharding.Options):
+        """`counts`: samples a rank, equal or whatever balances best."""
+
+        counts: Literal["equal", "free"] = "equal"
+
+    options: Options
     lookahead: ClassVar[int] = 1
     equal_counts = True
+
+    def __init__(self, options: Options | None = None) -> None:
+        super().__init__(options)
+        self._free = self.options.counts == "free"
+        self._lpt = LPT(LPT.Options(counts=self.options.counts))
+        self._moved = MovedBytes(self._lpt.assign if self._free else deal)
 
     def assign(self, batch: BatchMeta) -> Int64:
         """The rank of each sample, int64[n]. Ties go by global index, then by rank.
 
-        Where arrival order is as good already, nothing moves. `batch.token_limit` is not looked at yet: equal
-        counts keep tokens near each other, but do not bound them.
-
         Raises:
-            ValueError: a cost that is negative or not finite, or a speed that is not finite and positive.
+            ValueError: a cost that is negative or not finite, with its sample; a speed that is not finite and positive,
+                with its rank; or a token limit that no split found keeps, with one that it does.
         """
-        _check(batch)
-        falling = np.argsort(-batch.costs, kind="stable")
-        costs, places = batch.costs[falling], _places(len(batch.costs), batch.ranks)
-        split = Split(costs, _deal(costs, batch.speeds, places), batch.speeds)
-        level_ranks(split, TOLERANCE)
-        assignment = np.empty_like(split.rank_of)
-        assignment[falling] = split.rank_of
-        return _unless_arrival_is_as_good(batch, places, assignment)
+        check_batch(batch)
+        unlimited = replace(batch, token_limit=None)
+        split = self._balance(unlimited)
+        if batch.token_limit is not None and split.held.max() > batch.token_limit:
+            split = self._keep_limit(batch, split)
+        self._moved.count(unlimited, split.assignment)
+        return split.assignment
+
+    def evidence(self) -> Mapping[str, Any]:
+        """Bytes moved, and for every 16th batch those that an answer for balance alone would move."""
+        return self._moved.evidence()
+
+    def _balance(self, batch: BatchMeta) -> Split:
+        """Steps 1 and 2."""
+        split = Split.of(batch, batch.source if self._free else even_counts(batch.source, batch.ranks), free=self._free)
+        trade(split)
+        level(split)
+        if split.slowest <= split.enough:
+            return split
+        other = min(map(split.restart, self._dealt(batch)), key=_merit)
+        relabel(other)
+        level(other)
+        return min(split, other, key=_merit)
+
+    def _dealt(self, batch: BatchMeta) -> Iterator[Int64]:
+        yield deal(batch)
+        for strategy in (self._lpt, KarmarkarKarp(), Snake()):
+            yield strategy.assign(batch)
+
+    def _keep_limit(self, batch: BatchMeta, balanced: Split) -> Split:
+        """Step 3, for a batch whose limit `balanced` does not keep."""
+        tokens = replace(batch, costs=batch.tokens.astype(np.float64), speeds=np.ones(batch.ranks), token_limit=None)
+        fewest = self._balance(tokens).assignment
+        splits = [Split.of(batch, start, free=self._free) for start in (balanced.assignment, fewest)]
+        for split in splits:
+            trade(split)
+            level(split)
+        best = min(splits, key=_merit)
+        if best.excess_tokens.any():
+            within_token_limit(batch, fewest)
+        return best
 
 
-def _check(batch: BatchMeta) -> None:
-    costs, speeds = batch.costs, batch.speeds
-    bad_costs = np.flatnonzero(~(np.isfinite(costs) & (costs >= 0)))
-    if len(bad_costs):
-        sample = bad_costs[0]
-        raise ValueError(f"step {batch.step}: cost {costs[sample]} of sample {sample} is not finite and >= 0")
-    if not (np.isfinite(speeds) & (speeds > 0)).all():
-        raise ValueError(f"step {batch.step}: speeds {speeds.tolist()} are not all finite and > 0")
+def _merit(split: Split) -> tuple[int, float, int]:
+    """Less is better: tokens above the limit, then time, then bytes moved; good enough is as good as the best."""
+    return int(split.excess_tokens.sum()), max(split.slowest, split.enough), split.moved_bytes
 
 
-def _places(samples: int, ranks: int) -> Int64:
-    """int64[ranks]: how many samples each rank gets; the first ones take what does not divide."""
-    return samples // ranks + (np.arange(ranks) < samples % ranks)
+def even_counts(source: NDArray[np.int32], ranks: int) -> Int64:
+    """Arrival order, int64[n], but where a rank has too many samples its last ones go to the ranks with too few.
 
-
-# Every rank computes the assignment for itself, and all must agree to the bit, on different CPUs too. Hence
-# only element-wise arithmetic, `cumsum` and `bincount`, which add in one order; never `sum` or `@`, whose
-# order varies.
-
-
-def _deal(costs: Float64, speeds: Float64, places: Int64) -> Int64:
-    """The rank of each sample, int64[n], for costs in falling order.
-
-    One round does what dealing one by one would do until it returns to the lightest rank: it serves every
-    rank projected below where the lightest will be once it is served.
+    What does not divide goes to those that have the most.
     """
-    rank_of = np.empty(len(costs), np.int64)
-    loads, free = np.zeros(len(speeds)), places.copy()
-    yet_to_deal = costs[::-1].cumsum()[::-1]
-    first = 0
-    while first < len(costs):
-        mean = yet_to_deal[first] / (len(costs) - first)
-        projected = np.where(free > 0, (loads + free * mean) / speeds, np.inf)
-        lightest_first = np.argsort(projected, kind="stable")
-        lightest = lightest_first[0]
-        lifted = projected[lightest] * (1 + TOLERANCE) + (costs[first] - mean) / speeds[lightest]
-        open_ranks = np.count_nonzero(free)
-        served = np.searchsorted(projected[lightest_first], lifted, side="right")
-        served = min(max(served, int(np.ceil(open_ranks * LEAST_SHARE))), open_ranks)
-
-        dealt = slice(first, first + served)
-        rank_of[dealt] = to = lightest_first[:served]
-        loads[to] += costs[dealt]
-        free[to] -= 1
-        first += served
-    return rank_of
-
-
-def _unless_arrival_is_as_good(batch: BatchMeta, places: Int64, assignment: Int64) -> Int64:
-    arrival = batch.source.astype(np.int64)
-    if not np.array_equal(np.bincount(arrival, minlength=batch.ranks), places):
-        return assignment
-
-    def slowest(ranks: Int64) -> float:
-        return (np.bincount(ranks, batch.costs, minlength=batch.ranks) / batch.speeds).max()
-
-    return arrival if slowest(arrival) <= slowest(assignment) else assignment
+    counts = np.bincount(source, minlength=ranks)
+    places = np.empty_like(counts)
+    places[np.argsort(-counts, kind="stable")] = equal_places(len(source), ranks)
+    by_rank = np.argsort(source, kind="stable")
+    nth = np.arange(len(source)) - np.repeat(counts.cumsum() - counts, counts)
+    surplus = by_rank[nth >= places[source[by_rank]]]
+    assignment = source.astype(np.int64)
+    assignment[surplus] = np.repeat(np.arange(ranks), np.maximum(places - counts, 0))
+    return assignment

@@ -1,17 +1,21 @@
-"""Levelling ranks by swapping equally many samples between two of them at a time.
+"""Levelling two ranks at a time, by swapping several samples against several.
 
-Up to `HAND` samples of each of two ranks are laid open. Out of all pairs of equally large subsets, the one
-that levels the two best is swapped. It is found by meeting in the middle: `2 * 2**HAND` subset sums and a
-binary search stand for `C(2 * HAND, HAND)` splits (Horowitz and Sahni, 1974). Between two ranks of at most
-`HAND` samples each the result is the best of all equal splits.
+Up to `HAND` samples of each of two ranks are laid open, and out of all exchanges of a subset of one hand for a subset of
+the other, the one that levels the two best is made; among those that level them well enough, the one that sends the
+fewest bytes. Between two ranks of at most `HAND` samples each the result is the best there is.
+
+With equal counts both subsets are equally large: `C(2 * HAND, HAND)` exchanges, 12,870. With free counts they are any:
+65,536. All are weighed, as one vector.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fsbench_strategies.sharding.split import Split
 
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]
@@ -24,92 +28,91 @@ SWAPS_PER_RANK = 4
 """Bounds the time that levelling may take; rarely reached."""
 
 
-@dataclass
-class Split:
-    """Which rank has which sample.
-
-    `costs`: float64[n], in any order that every rank agrees on; `rank_of`: int64[n]; `speeds`:
-    float64[ranks]. `loads`: float64[ranks], the cost that each rank has, kept up to date by `swap`.
-    """
-
-    costs: Float64
-    rank_of: Int64
-    speeds: Float64
-
-    def __post_init__(self) -> None:
-        self.loads = np.bincount(self.rank_of, self.costs, minlength=len(self.speeds))
-
-    @property
-    def seconds(self) -> Float64:
-        """float64[ranks]: load over speed, in units of its own. The step takes as long as the largest."""
-        return self.loads / self.speeds
-
-    def hand(self, rank: int, turn: int) -> Int64:
-        """Up to `HAND` samples of a rank, spread evenly over its list; others at another turn."""
-        mine = np.flatnonzero(self.rank_of == rank)
-        if len(mine) <= HAND:
-            return mine
-        spread = np.arange(HAND) * (len(mine) - 1) // (HAND - 1)
-        return mine[(spread + turn) % len(mine)]
-
-    def swap(self, rank: int, given: Int64, partner: int, taken: Int64) -> None:
-        """`rank` gives the samples `given` to `partner` and takes `taken` for them."""
-        self.rank_of[given], self.rank_of[taken] = partner, rank
-        moved = self.costs[given].cumsum()[-1] - self.costs[taken].cumsum()[-1]
-        self.loads[rank] -= moved
-        self.loads[partner] += moved
-
-
-def level_ranks(split: Split, tolerance: float) -> None:
-    """Swaps until the fullest rank is within `tolerance` of the mean, or no partner can relieve it."""
-    enough = (1 + tolerance) * split.loads.cumsum()[-1] / split.speeds.cumsum()[-1]
+def level(split: Split) -> None:
+    """Swaps until no rank is above the token limit and none is slower than `split.enough`, or no swap helps."""
+    enough = split.enough
     for turn in range(SWAPS_PER_RANK * len(split.speeds)):
-        seconds = split.seconds
-        emptiest_first = np.argsort(seconds, kind="stable")
-        fullest = emptiest_first[-1]
-        if seconds[fullest] <= enough:
+        over = split.excess_tokens
+        emptiest_first = np.argsort(split.held if over.any() else split.seconds, kind="stable")
+        fullest = int(over.argmax()) if over.any() else int(emptiest_first[-1])
+        if not over.any() and split.seconds[fullest] <= enough:
             return
-        partners = emptiest_first[:-1][:PARTNERS]
-        if not any(relieve(split, fullest, partner, turn + i) for i, partner in enumerate(partners)):
+        partners = emptiest_first[emptiest_first != fullest][:PARTNERS]
+        if not any(relieve(split, fullest, int(partner), turn + i) for i, partner in enumerate(partners)):
             return
 
 
 def relieve(split: Split, full: int, spare: int, turn: int = 0) -> bool:
-    """Makes the best swap between the hands of a full rank and one with room; False if none helps."""
-    mine, theirs = split.hand(full, turn), split.hand(spare, turn)
-    give, give_size = subset_sums(split.costs[mine])
-    take, take_size = subset_sums(split.costs[theirs])
-    load, speed = split.loads[[full, spare]], split.speeds[[full, spare]]
-    wanted = (load[0] * speed[1] - load[1] * speed[0]) / (speed[0] + speed[1])
+    """Makes the best exchange between the hands of a full rank and one with room; False if none helps.
 
-    # The subsets to take, sorted by sum within bands of one size; bands are too far apart to mix up.
-    band = 2 * (give[-1] + take[-1] + abs(wanted))
-    keys = take_size * band + take
-    by_key = np.argsort(keys, kind="stable")
-    place = np.searchsorted(keys[by_key], give_size * band + give - wanted)
-    # The longer time of the two falls, then rises with what is moved: the best is next to `wanted`.
-    given = np.tile(np.arange(len(give)), 2)
-    taken = by_key[np.clip(np.concatenate((place - 1, place)), 0, len(keys) - 1)]
-    moved = give[given] - take[taken]
-    after = np.maximum((load[0] - moved) / speed[0], (load[1] + moved) / speed[1])
-    after[give_size[given] != take_size[taken]] = np.inf
-    best = int(np.argmin(after))
-    if after[best] >= load[0] / speed[0] * (1 - 1e-9):
+    While one of them is above the token limit, to help is to lessen that, and time is second.
+    """
+    pair = [full, spare]
+    hands = _hand(split, full, turn), _hand(split, spare, turn)
+    give, take = exchanges(len(hands[0]), len(hands[1]), split.free)
+    cost, tokens, sent = _worth(split, pair, hands[0])[:, give] - _worth(split, pair, hands[1])[:, take]
+
+    load, speed = split.loads[pair], split.speeds[pair]
+    seconds = np.maximum((load[0] - cost) / speed[0], (load[1] + cost) / speed[1])
+    over = _excess_tokens(split, pair, tokens)
+    least, now = over.min(), seconds[0]  # exchange 0 leaves all as it is
+    seconds[over > least] = np.inf
+    best, faster = seconds.min(), now * (1 - 1e-9)
+    if least == over[0] and (least > 0 or best >= faster):
         return False
-    split.swap(full, members(mine, given[best]), spare, members(theirs, taken[best]))
+    good = np.flatnonzero(seconds <= max(best, min(split.enough, faster)))
+    chosen = good[sent[good].argmin()]
+    split.rank_of[_members(hands[0], give[chosen])] = spare
+    split.rank_of[_members(hands[1], take[chosen])] = full
+    split.loads[pair] += np.array([-1, 1]) * cost[chosen]
+    split.held[pair] += np.array([-1, 1]) * int(tokens[chosen])
     return True
 
 
-def subset_sums(values: Float64) -> tuple[Float64, Int64]:
-    """Sum and size of every subset, [2**k] each; bit j of its index says whether it holds `values[j]`."""
-    sums, sizes = np.zeros(2 ** len(values)), np.zeros(2 ** len(values), np.int64)
-    for bit, value in enumerate(values):
-        without, with_it = slice(0, 1 << bit), slice(1 << bit, 2 << bit)
-        sums[with_it] = sums[without] + value
-        sizes[with_it] = sizes[without] + 1
-    return sums, sizes
+def _hand(split: Split, rank: int, turn: int) -> Int64:
+    """Up to `HAND` samples of a rank, spread evenly over its list; others at another turn."""
+    mine = np.flatnonzero(split.rank_of == rank)
+    if len(mine) <= HAND:
+        return mine
+    spread = np.arange(HAND) * (len(mine) - 1) // (HAND - 1)
+    return mine[(spread + turn) % len(mine)]
 
 
-def members(hand: Int64, subset: int) -> Int64:
-    """The samples of a hand that a subset's index names."""
+@lru_cache(maxsize=256)
+def exchanges(mine: int, theirs: int, free: bool) -> tuple[Int64, Int64]:
+    """All exchanges between hands of so many samples: which subset is given, and which is taken, [exchanges] each.
+
+    Bit j of a subset's number says whether it holds sample j. The first exchange is that of nothing for nothing.
+    """
+    sizes = subset_sums(np.ones((1, max(mine, theirs))))[0]
+    give, take = np.nonzero(free | (sizes[: 2**mine, None] == sizes[None, : 2**theirs]))
+    return give, take
+
+
+def _worth(split: Split, pair: list[int], hand: Int64) -> Float64:
+    """Of every subset of a hand, float64[3, 2**len(hand)]: its cost, its tokens, and the bytes that go when it changes
+    from the first rank of the pair to the second (with the other sign: the other way)."""
+    home = split.home[hand]
+    leaves = (home == pair[0]).astype(np.int64) - (home == pair[1])
+    return subset_sums(np.stack((split.costs[hand], split.tokens[hand], split.bytes[hand] * leaves)))
+
+
+def _excess_tokens(split: Split, pair: list[int], moved: Float64) -> Float64:
+    """Tokens that the two ranks have above the limit after so many moved."""
+    if split.token_limit is None:
+        return np.zeros(len(moved))
+    first, second = split.held[pair] - split.token_limit
+    return np.maximum(first - moved, 0) + np.maximum(second + moved, 0)
+
+
+def subset_sums(values: Float64) -> Float64:
+    """Sums over every subset of the columns: [rows, k] to [rows, 2**k]."""
+    sums = np.zeros((len(values), 2 ** values.shape[1]))
+    for bit, column in enumerate(values.T):
+        sums[:, 1 << bit : 2 << bit] = sums[:, : 1 << bit] + column[:, None]
+    return sums
+
+
+def _members(hand: Int64, subset: int) -> Int64:
+    """The samples of a hand that a subset's number names."""
     return hand[(subset >> np.arange(len(hand))) & 1 == 1]

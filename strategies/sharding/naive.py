@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fsbench.axes import BatchMeta, Sharding
+from fsbench_strategies.sharding.checks import check_batch, within_token_limit
 
 
 class Naive(Sharding):
@@ -18,5 +19,6 @@ class Naive(Sharding):
     lookahead: ClassVar[int] = 1
 
     def assign(self, batch: BatchMeta) -> NDArray[np.int64]:
-        """The rank of each sample, int64[n]: its source."""
-        return batch.source.astype(np.int64)
+        """The rank of each sample, int64[n]: its source. Raises what `checks` refuses."""
+        check_batch(batch)
+        return within_token_limit(batch, batch.source.astype(np.int64))

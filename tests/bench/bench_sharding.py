@@ -1,44 +1,38 @@
-"""Balancing time and balance, beside a heap: `pytest tests/bench/bench_sharding.py --benchmark-only`.
+"""Balancing time, balance and bytes moved, beside public algorithms and against what must be reached: `tests.bench.sharding`.
 
-`max_over_mean` in the report's extra info is the cost of the fullest rank over the mean.
+`pytest tests/bench/bench_sharding.py --benchmark-only`: prints the tables.
 """
 
-import heapq
+import dataclasses
 
-import numpy as np
 import pytest
 
-from fsbench.axes import BatchMeta
-from fsbench_strategies.sharding.cost_aware import CostAware
-
-SAMPLES_PER_RANK = 128
+from tests.bench import sharding
 
 
-def batch_of(ranks, seed=0):
-    """Lognormal lengths with a heavy tail, costed as a transformer layer of width 256."""
-    n = ranks * SAMPLES_PER_RANK
-    tokens = np.rint(np.random.default_rng(seed).lognormal(6, 1.2, n)).clip(1, 21_000).astype(np.int64)
-    costs = 24.0 * tokens * 256**2 + 4.0 * tokens.astype(np.float64) ** 2 * 256
-    source = np.repeat(np.arange(ranks, dtype=np.int32), SAMPLES_PER_RANK)
-    return BatchMeta(costs, tokens, tokens * 8, source, ranks, np.ones(ranks), None, step=0)
+def run(benchmark, capsys, measure, report):
+    """Measures once, inside the benchmark, and prints."""
+    found = benchmark.pedantic(measure, rounds=1)
+    with capsys.disabled():
+        print(f"\n{report(found)}")
+    return found
 
 
-def capped_heap_lpt(batch):
-    """Largest first, each to the least loaded rank with places left: one sample at a time."""
-    costs, assignment = batch.costs.tolist(), np.empty(len(batch.costs), np.int64)
-    heap = [(0.0, rank, SAMPLES_PER_RANK) for rank in range(batch.ranks)]
-    for sample in np.argsort(-batch.costs, kind="stable").tolist():
-        load, rank, free = heapq.heappop(heap)
-        assignment[sample] = rank
-        if free > 1:
-            heapq.heappush(heap, (load + costs[sample], rank, free - 1))
-    return assignment
+@pytest.mark.timeout(300)
+def test_8_ranks_beside_public_algorithms(benchmark, capsys):
+    methods = {**sharding.OURS, **sharding.PUBLIC, **sharding.SLOW}
+    run(benchmark, capsys, lambda: sharding.compare(8, 3, methods), sharding.report)
 
 
-@pytest.mark.parametrize("ranks", [8, 64, 256])
-@pytest.mark.parametrize("method", [CostAware().assign, capped_heap_lpt], ids=["cost-aware", "heap-lpt"])
-def test_assign(benchmark, method, ranks):
-    batch = batch_of(ranks)
-    assignment = benchmark(method, batch)
-    loads = np.bincount(assignment, batch.costs)
-    benchmark.extra_info["max_over_mean"] = round(float(loads.max() / loads.mean()), 6)
+@pytest.mark.timeout(300)
+def test_256_ranks_beside_public_algorithms_and_what_must_be_reached(benchmark, capsys):
+    found = run(benchmark, capsys, lambda: sharding.compare(256, 7, {**sharding.OURS, **sharding.PUBLIC}), sharding.report)
+    bars = sharding.bars_at_256(found)
+    benchmark.extra_info.update({bar.what: dataclasses.asdict(bar) for bar in bars})
+    with capsys.disabled():
+        print(f"\n{sharding.report_bars(bars)}")
+
+
+@pytest.mark.timeout(300)
+def test_a_million_samples_and_ranks_of_other_speeds(benchmark, capsys):
+    run(benchmark, capsys, lambda: [*sharding.bars_at_8192(), *sharding.bars_of_speeds()], sharding.report_bars)
