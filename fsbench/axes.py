@@ -214,13 +214,6 @@ class Sharding(Strategy):
         """
         return loader
 
-    def reads(self, loader: Loader) -> Loader:
-        """What each rank reads its batches from. Here a strategy may decide when a rank trains what it reads.
-
-        Whoever changes which samples are in a global batch is not `exact`.
-        """
-        return loader
-
     @property
     def repeatable(self) -> bool:
         """Whether `assign` depends on `batch` alone; override it if `observe` changes nothing."""

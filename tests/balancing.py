@@ -45,8 +45,11 @@ def of_lengths(lengths, ranks, **more):
 costs = st.one_of(st.sampled_from([0.0, 1.0, 1.0, 2.0]), st.floats(0, 1e12), st.floats(0, 10).map(np.exp))
 
 
+FEW = st.integers(0, 40)
+
+
 @st.composite
-def batches(draw, samples=st.integers(0, 40)):
+def batches(draw, samples=FEW):
     """Any: also where cost and length have nothing to do with each other, and some ranks read nothing."""
     ranks, n = draw(st.integers(1, 6)), draw(samples)
     source = st.none() | st.lists(st.integers(0, ranks - 1), min_size=n, max_size=n).map(np.array)

@@ -1,4 +1,5 @@
-"""Plain partitioners of samples into ranks, one sample at a time: what tests and timings hold the built-in ones against.
+"""Plain partitioners of samples into ranks, one sample at a time: what tests and timings hold the built-in ones
+against.
 
 The algorithms that public suites use, written down as their papers have them.
 """
@@ -89,6 +90,9 @@ def best_slowest(costs: Costs, speeds: Sequence[float], places: Sequence[int]) -
 def best_slowest_of_any_counts(costs: Costs, speeds: Sequence[float]) -> float:
     """The same with any number of samples a rank."""
     return min(
-        max(sum(costs[i] for i, owner in enumerate(owners) if owner == rank) / speed for rank, speed in enumerate(speeds))
+        max(
+            sum(costs[i] for i, owner in enumerate(owners) if owner == rank) / speed
+            for rank, speed in enumerate(speeds)
+        )
         for owners in product(range(len(speeds)), repeat=len(costs))
     )

@@ -101,7 +101,7 @@ def test_an_impossible_speed_is_refused_with_its_rank(name, speed):
         sharding(name).assign(batch_of([1, 2], ranks=2, speeds=[1.0, speed]))
 
 
-@pytest.mark.parametrize("name", (*EQUAL, *FREE))
+@pytest.mark.parametrize("name", [*EQUAL, *FREE])
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 7])
 def test_batches_too_small_or_not_divisible_are_spread_as_far_as_they_go(name, n):
     found = counts(sharding(name).assign(of_lengths(np.arange(n) + 1, ranks=3)), batch_of([], 3))
@@ -109,7 +109,7 @@ def test_batches_too_small_or_not_divisible_are_spread_as_far_as_they_go(name, n
     assert (found > 0).sum() == min(n, 3)
 
 
-@pytest.mark.parametrize("name", (*EQUAL, *FREE))
+@pytest.mark.parametrize("name", [*EQUAL, *FREE])
 @pytest.mark.parametrize("length", [0, 9])
 def test_samples_all_alike_are_split_evenly(name, length):
     found = counts(sharding(name).assign(of_lengths([length] * 24, ranks=4)), batch_of([], 4))
@@ -121,7 +121,7 @@ def test_one_rank_gets_everything(name):
     assert sharding(name).assign(of_lengths([3, 1, 2], ranks=1)).tolist() == [0, 0, 0]
 
 
-@pytest.mark.parametrize("name", ("karmarkar-karp", "lpt", "lpt:counts=free", "cost-aware", "cost-aware:counts=free"))
+@pytest.mark.parametrize("name", ["karmarkar-karp", "lpt", "lpt:counts=free", "cost-aware", "cost-aware:counts=free"])
 def test_a_giant_alone_decides_how_long_the_step_takes(name):
     batch = batch_of([1.0] * 15 + [1000.0] + [1.0] * 16, ranks=4)
     assert seconds(sharding(name).assign(batch), batch).max() <= 1007

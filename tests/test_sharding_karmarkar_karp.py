@@ -39,7 +39,7 @@ def test_the_textbook_example_of_two_parts():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_without_heavy_tails_it_is_level_to_a_millionth(seed):
+def test_without_heavy_tails_it_is_level_to_a_hundred_thousandth(seed):
     batch = of_lengths(np.rint(np.random.default_rng(seed).uniform(1, 2000, 16 * 64)), ranks=16)
     found = seconds(KarmarkarKarp().assign(batch), batch)
-    assert found.max() <= found.mean() * (1 + 1e-6)
+    assert found.max() <= found.mean() * (1 + 1e-5)

@@ -39,9 +39,7 @@ def test_subset_sums_are_those_of_the_members_of_each_subset(values):
 def test_exchanges_are_all_pairs_of_subsets_or_of_equally_large_ones(mine, theirs, free):
     give, take = exchanges(mine, theirs, free)
     expected = [
-        (g, t)
-        for g, t in product(range(2**mine), range(2**theirs))
-        if free or bin(g).count("1") == bin(t).count("1")
+        (g, t) for g, t in product(range(2**mine), range(2**theirs)) if free or bin(g).count("1") == bin(t).count("1")
     ]
     assert sorted(zip(give.tolist(), take.tolist(), strict=True)) == expected
     assert (give[0], take[0]) == (0, 0)

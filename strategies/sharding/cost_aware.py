@@ -4,21 +4,21 @@
    ranks at once (`trading.py`); what single trades leave is levelled by swaps of several samples (`levelling.py`). As
    only what is too much moves, a few per cent of the bytes are sent that dealing all samples anew would send.
 2. **If that is not enough**, which happens where samples are few or arrive in very unequal counts, the batch is dealt
-   anew (`dealing.py`, `lpt`, `karmarkar-karp`, `snake`). The best of these is given to the ranks that have most of it
-   already (`relabelling.py`), levelled, and taken if it is better.
-3. **If a rank is then above the token limit**, it swaps until it is not. Besides, ranks are levelled by tokens, and from
-   there by cost as far as the limit allows; the better answer is taken. Without one the batch is refused.
+   anew (`dealing.py`; where that does not do, `karmarkar-karp`, `snake`, `lpt`). The best of these is given to the
+   ranks that have most of it already (`relabelling.py`), levelled, and taken if it is better.
+3. **If a rank is then above the token limit**, it swaps until it is not. Besides, ranks are levelled by tokens, and
+   from there by cost as far as the limit allows; the better answer is taken. Without one the batch is refused.
 
 Answers within `split.TOLERANCE` of the bound count as equally balanced.
 
 FreeScale (arXiv 2604.24073), at a fixed batch size, sorts by length and deals in snake order. Like equal-count
-Karmarkar-Karp, that gives every rank one sample of each sorted block, so that nothing makes up for one very long history.
-Here the rank that holds it trades the others away.
+Karmarkar-Karp, that gives every rank one sample of each sorted block, so that nothing makes up for one very long
+history. Here the rank that holds it trades the others away.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -29,7 +29,7 @@ from fsbench.axes import BatchMeta, Sharding
 from fsbench_strategies.sharding.checks import check_batch, equal_places, within_token_limit
 from fsbench_strategies.sharding.dealing import deal
 from fsbench_strategies.sharding.karmarkar_karp import KarmarkarKarp
-from fsbench_strategies.sharding.levelling import level
+from fsbench_strategies.sharding.levelling import is_nearly_level, level
 from fsbench_strategies.sharding.lpt import LPT
 from fsbench_strategies.sharding.moved_bytes import MovedBytes
 from fsbench_strategies.sharding.relabelling import relabel
@@ -82,18 +82,25 @@ class CostAware(Sharding):
         """Steps 1 and 2."""
         split = Split.of(batch, batch.source if self._free else even_counts(batch.source, batch.ranks), free=self._free)
         trade(split)
-        level(split)
+        if tried := is_nearly_level(split):
+            level(split)
         if split.slowest <= split.enough:
             return split
-        other = min(map(split.restart, self._dealt(batch)), key=_merit)
+        other = self._deal_anew(split, batch)
         relabel(other)
         level(other)
+        if other.slowest > other.enough and not tried:
+            level(split)
         return min(split, other, key=_merit)
 
-    def _dealt(self, batch: BatchMeta) -> Iterator[Int64]:
-        yield deal(batch)
-        for strategy in (self._lpt, KarmarkarKarp(), Snake()):
-            yield strategy.assign(batch)
+    def _deal_anew(self, split: Split, batch: BatchMeta) -> Split:
+        """The first that is good enough, or the best of all."""
+        best = split.restart(deal(batch))
+        for strategy in (KarmarkarKarp(), Snake(), self._lpt):
+            if best.slowest <= best.enough:
+                break
+            best = min(best, split.restart(strategy.assign(batch)), key=_merit)
+        return best
 
     def _keep_limit(self, batch: BatchMeta, balanced: Split) -> Split:
         """Step 3, for a batch whose limit `balanced` does not keep."""

@@ -1,9 +1,9 @@
 """Dealing all samples anew, wherever they lie: equal counts, and as nearly as can be equal time.
 
-By falling cost, each sample goes to the rank whose *projected* load is lowest: the load it has, plus the mean cost of all
-samples yet to be dealt for every place it has free. This is the greedy LPT rule (Graham, 1969) made aware of the counts.
-Under a mere cap on counts, LPT levels the loads of the moment, and the ranks that then have more places left than others
-end above them.
+By falling cost, each sample goes to the rank whose *projected* load is lowest: the load it has, plus the mean cost of
+all samples yet to be dealt for every place it has free. This is the greedy LPT rule (Graham, 1969) made aware of the
+counts. Under a mere cap on counts, LPT levels the loads of the moment, and the ranks that then have more places left
+than others end above them.
 
 For n samples on R ranks: a sort of n, and O(n / R * log R) rounds of dealing that sort R projections each.
 """
@@ -27,8 +27,8 @@ LEAST_SHARE = 1 / 8
 def deal(batch: BatchMeta) -> Int64:
     """The rank of each sample, int64[n]. Equal costs go by global index; the first ranks take what does not divide.
 
-    One round does what dealing one by one would do until it returns to the lightest rank: it serves every rank projected
-    below where the lightest will be once it is served.
+    One round does what dealing one by one would do until it returns to the lightest rank: it serves every rank
+    projected below where the lightest will be once it is served.
     """
     falling = np.argsort(-batch.costs, kind="stable")
     costs, speeds = batch.costs[falling], batch.speeds

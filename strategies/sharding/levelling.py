@@ -1,7 +1,7 @@
 """Levelling two ranks at a time, by swapping several samples against several.
 
-Up to `HAND` samples of each of two ranks are laid open, and out of all exchanges of a subset of one hand for a subset of
-the other, the one that levels the two best is made; among those that level them well enough, the one that sends the
+Up to `HAND` samples of each of two ranks are laid open, and out of all exchanges of a subset of one hand for a subset
+of the other, the one that levels the two best is made; among those that level them well enough, the one that sends the
 fewest bytes. Between two ranks of at most `HAND` samples each the result is the best there is.
 
 With equal counts both subsets are equally large: `C(2 * HAND, HAND)` exchanges, 12,870. With free counts they are any:
@@ -26,6 +26,12 @@ PARTNERS = 8
 """How many of the emptiest ranks the fullest one tries before it is left as it is."""
 SWAPS_PER_RANK = 4
 """Bounds the time that levelling may take; rarely reached."""
+NEAR, FEW_RANKS = 1e-3, 16
+"""So near the bound, or with so few ranks, levelling is a matter of milliseconds, and worth a try from any start."""
+
+
+def is_nearly_level(split: Split) -> bool:
+    return split.slowest <= split.bound * (1 + NEAR) or len(split.speeds) <= FEW_RANKS
 
 
 def level(split: Split) -> None:

@@ -51,8 +51,8 @@ class Market:
     """The samples of every rank.
 
     `rows`: int32[ranks, width], places in the split in rising order, blanks first. As places are in order of cost, so
-    are the costs of a row. Blanks cost nothing; with free counts they are traded like samples. `bytes`, `tokens`, `home`:
-    as in the split, and one entry more for blanks; so are `costs`, or other rising ones.
+    are the costs of a row. Blanks cost nothing; with free counts they are traded like samples. `bytes`, `tokens`,
+    `home`: as in the split, and one entry more for blanks; so are `costs`, or other rising ones.
     """
 
     def __init__(self, split: Split, costs: Float64) -> None:

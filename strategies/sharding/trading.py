@@ -6,7 +6,7 @@ search, such that the difference comes nearest. Among those that are near enough
 taken; a sample that returns home saves some. Where one sample is too little, as on a rank that holds a giant, **several
 against several** are traded: the giver's largest that fit against the taker's smallest.
 
-Only what is too much moves, and where ranks are level nothing does. What is left, `levelling` swaps in all ways there are.
+Only what is too much moves, and where ranks are level nothing does. What is left, `levelling` swaps in every way.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ def many_for_many(market: Market, pairs: Pairs) -> tuple[Trades, Float64]:
     mine, theirs = market.rows[pairs.givers], market.rows[pairs.takers]
     width = mine.shape[1]
     first = np.zeros(len(pairs), np.int64) if market.free else np.count_nonzero(theirs == BLANK, axis=1)
-    smallest = market.costs[np.take_along_axis(theirs, first[:, None], axis=1)]
+    # Of a rank that has no sample, a blank; it has nothing to give in return.
+    smallest = market.costs[np.take_along_axis(theirs, np.minimum(first, width - 1)[:, None], axis=1)]
     fits = np.count_nonzero(market.costs[mine] - smallest <= pairs.wanted[:, None], axis=1)
     nth = np.arange(width)
     give, take = fits[:, None] - 1 - nth, first[:, None] + nth

@@ -33,8 +33,8 @@ class VariableBatch(Sharding):
 
     @dataclass(frozen=True)
     class Options(Sharding.Options):
-        """`alpha`: a sample of length L weighs L**alpha; 1 where projections dominate, 2 where attention does. `eta`: how
-        fast AutoTune follows the measured times; 0 turns it off, and only then is a run repeatable."""
+        """`alpha`: a sample of length L weighs L**alpha; 1 where projections dominate, 2 where attention does. `eta`:
+        how fast AutoTune follows the measured times; 0 turns it off, and only then is a run repeatable."""
 
         alpha: float = 1.0
         eta: float = 0.25

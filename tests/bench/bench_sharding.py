@@ -1,7 +1,4 @@
-"""Balancing time, balance and bytes moved, beside public algorithms and against what must be reached: `tests.bench.sharding`.
-
-`pytest tests/bench/bench_sharding.py --benchmark-only`: prints the tables.
-"""
+"""Balancing time, balance and bytes moved, beside public algorithms and the bars: `tests.bench.sharding`."""
 
 import dataclasses
 
@@ -26,7 +23,9 @@ def test_8_ranks_beside_public_algorithms(benchmark, capsys):
 
 @pytest.mark.timeout(300)
 def test_256_ranks_beside_public_algorithms_and_what_must_be_reached(benchmark, capsys):
-    found = run(benchmark, capsys, lambda: sharding.compare(256, 7, {**sharding.OURS, **sharding.PUBLIC}), sharding.report)
+    found = run(
+        benchmark, capsys, lambda: sharding.compare(256, 7, {**sharding.OURS, **sharding.PUBLIC}), sharding.report
+    )
     bars = sharding.bars_at_256(found)
     benchmark.extra_info.update({bar.what: dataclasses.asdict(bar) for bar in bars})
     with capsys.disabled():

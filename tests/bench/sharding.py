@@ -1,8 +1,8 @@
 """Balance, time and bytes moved of the shardings, beside the algorithms of public suites, in one run.
 
 Samples have lengths of several distributions, capped at 21,000, and cost 24 L d^2 + 4 L^2 d at d = 256: a layer of a
-transformer. Every rank loads 128 of them. The partitioners of `tests.partitioners` are the public algorithms, written in
-plain Python as the public suites' are; `numpy.argsort` of the costs is what no sorting answer can beat.
+transformer. Every rank loads 128 of them. The partitioners of `tests.partitioners` are the public algorithms, written
+in plain Python as the public suites' are; `numpy.argsort` of the costs is what no sorting answer can beat.
 """
 
 from __future__ import annotations
@@ -167,7 +167,9 @@ def bars_at_256(found: Table) -> list[Bar]:
     bars.append(Bar("lognormal(6, 1.2): time", ours.ms, 40, "ms"))
     for lengths, methods in found.items():
         public, ours = methods[PUBLIC_KK], methods["cost-aware"]
-        bars.append(Bar(f"{lengths}: slowest rank over Karmarkar-Karp's", ours.over_mean / public.over_mean, 1.0001, "x"))
+        bars.append(
+            Bar(f"{lengths}: slowest rank over Karmarkar-Karp's", ours.over_mean / public.over_mean, 1.0001, "x")
+        )
         bars.append(Bar(f"{lengths}: times as fast as Karmarkar-Karp", public.ms / ours.ms, 5, "x", at_least=True))
     return bars
 
@@ -188,7 +190,9 @@ def bars_of_speeds() -> list[Bar]:
         speeds = np.ones(ranks)
         speeds[:slow] = 0.5
         ours = measure(OURS["cost-aware:counts=free"], batch_of("gamma(0.78, 6100)", ranks, speeds=speeds))
-        bars.append(Bar(f"{slow} of {ranks} ranks half as fast, counts free: over the ideal", ours.over_mean - 1, 0.01, "%"))
+        bars.append(
+            Bar(f"{slow} of {ranks} ranks half as fast, counts free: over the ideal", ours.over_mean - 1, 0.01, "%")
+        )
     return bars
 
 
