@@ -39,12 +39,12 @@ def hang_in_c() -> None:
 
 
 def take_all_memory() -> None:
-    """Down to the last page of the address space."""
+    """Down to the last crumb of the address space."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + 2**28
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     hoard: list[bytearray] = []
-    for size in (2**24, 2**20, 2**16, 2**12):
+    for size in (2**24, 2**20, 2**16, 2**12, 2**9, 2**6):
         while True:
             try:
                 hoard.append(bytearray(size))

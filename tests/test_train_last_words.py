@@ -89,6 +89,18 @@ words.fail(ValueError("a consequence"))
     assert (exit_code, told.message) == (1, "thread 'busy': ValueError: the cause")
 
 
+def test_without_any_memory_left_the_error_is_still_told(tmp_path):
+    code = """
+from tests.faulty import take_all_memory
+try:
+    take_all_memory()
+except MemoryError as error:
+    words.fail(error)
+"""
+    exit_code, _, (told,) = end(tmp_path, code)
+    assert (exit_code, told.kind, told.phase) == (1, "oom", "train 3/6")
+
+
 def test_a_thread_that_exits_ends_nothing(tmp_path):
     code = "thread = threading.Thread(target=sys.exit); thread.start(); thread.join()"
     assert end(tmp_path, code) == (0, "", [])

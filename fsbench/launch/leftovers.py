@@ -62,10 +62,11 @@ def remove_leftovers() -> None:
 
 
 def main(owner: int) -> None:
+    if sys.stdin.buffer.read() == _DONE:
+        return
     deadline = time.monotonic() + _END_S
-    if sys.stdin.buffer.read() != _DONE:
-        while state_of(owner) != "gone" and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
+    while state_of(owner) != "gone" and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
     remove_leftovers()
 
 
