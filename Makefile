@@ -42,8 +42,9 @@ gpu-check:
 	$(PYTHON) -m pytest -m gpu tests/test_gpu.py
 	$(PYTHON) -m fsbench run --workload long-cpu --on local:ranks=1 --sharding naive --embedding plain --embedding prioritized --repeats 2 --steps 100 --out $(GPU_OUT)
 
-# Timings, as ratios within one run: never asserted in tests.
+# Timings, as ratios within one run: never asserted in tests. Beside verl's balancer, where its wheel can be had.
 bench: $(INSTALLED)
+	-test -d $(VENV)/public || $(BIN)/python -m pip install --quiet --no-deps --target $(VENV)/public verl==0.9.1
 	$(BIN)/python -m pytest tests/bench/bench_*.py --benchmark-only --benchmark-disable-gc
 
 clean:

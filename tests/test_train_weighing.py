@@ -71,7 +71,7 @@ def test_every_rank_is_told_the_compute_of_every_step_once_and_in_order(ranks, l
 
 
 def test_a_rank_that_takes_twice_as_long_gets_half_as_much(ranks):
-    found = ranks.run(train, 2, 1, [1.0, 2.0], {"speeds": "measured"})
+    found = ranks.run(train, 2, 1, [1.0, 2.0], {"speeds": "measured", "costs": "online"})
     for rank in found:
         assert [batch.speeds.tolist() for batch in rank["batches"]] == [
             batch.speeds.tolist() for batch in found[0]["batches"]

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fsbench.assignment import checked_assign
 from fsbench.axes import SHUFFLE, BatchMeta, RankContext, Sharding, TargetCounts
 from fsbench.costs.weigher import Weigher
 from fsbench.errors import FsbenchError
@@ -105,7 +106,7 @@ class BatchPipeline:
             self._sharding.observe(told.seconds)
             self._weigher.learn(trained.stats.cost, told.features, told.seconds)
         meta = self._meta(step, local, told)
-        assignment = self._assign(meta)
+        assignment = checked_assign(self._sharding, meta)
         if self._sharding.moves:
             self._refuse_disagreement(step, assignment)
         mine = np.flatnonzero(assignment == self._context.rank)
@@ -154,28 +155,6 @@ class BatchPipeline:
                 f"sharding {type(self._sharding).__name__}, step {step}: assign gave ranks {strangers} another answer "
                 "than rank 0; it must depend on the batch alone"
             )
-
-    def _assign(self, meta: BatchMeta) -> NDArray[np.int64]:
-        """The strategy's answer, checked: a wrong one would otherwise hang the exchange or lose samples."""
-        assignment = np.asarray(self._sharding.assign(meta))
-        name = type(self._sharding).__name__
-        if not np.issubdtype(assignment.dtype, np.integer):
-            raise FsbenchError(
-                f"sharding {name}, step {meta.step}: assign returned {assignment.dtype}; expected int64 ranks"
-            )
-        if assignment.shape != meta.source.shape:
-            raise FsbenchError(
-                f"sharding {name}, step {meta.step}: assign returned shape {assignment.shape} "
-                f"for {len(meta.source)} samples"
-            )
-        if len(assignment) and not (assignment.min() >= 0 and assignment.max() < meta.ranks):
-            raise FsbenchError(
-                f"sharding {name}, step {meta.step}: assign returned ranks {assignment.min()} to "
-                f"{assignment.max()}; valid: 0 to {meta.ranks - 1}"
-            )
-        if not self._sharding.moves and (assignment != meta.source).any():
-            raise FsbenchError(f"sharding {name}, step {meta.step}: moves is False, yet samples change rank")
-        return assignment.astype(np.int64, copy=False)
 
     def _exchange(
         self, local: Samples, told: GlobalMetadata, assignment: NDArray[np.int64], mine: NDArray[np.int64]

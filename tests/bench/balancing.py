@@ -1,7 +1,7 @@
 """Balancing by what is measured: how far costs and speeds carry, on two real ranks.
 
 `python -m tests.bench.balancing` prints a table. Ranks are slowed, and lengths doubled, by workloads made for it;
-samples are dealt by a balancer of a few lines, so that costs and speeds are what is tested.
+`cost-aware` balances.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from fsbench.launch.local import Local
 from fsbench.launch.process import die_with_parent
 from fsbench.options import Spec
 from fsbench.plugins import create
+from fsbench_strategies.sharding.cost_aware import CostAware
 from fsbench_workloads.lengths import GammaLengths
 from fsbench_workloads.long_cpu import LENGTH_SCALE, LENGTH_SHAPE, SHORTEST, LongCpu
 
@@ -40,21 +42,8 @@ WORKLOAD = "long-cpu"
 _LIMIT = timedelta(seconds=120)
 
 
-class Greedy(Sharding):
-    """Heaviest first, each to the rank that would be done with it first; counts are free."""
-
-    lookahead = 1
-
-    def assign(self, batch: BatchMeta) -> np.ndarray:
-        assignment, loads = np.zeros(len(batch.costs), np.int64), np.zeros(batch.ranks)
-        for sample in np.argsort(-batch.costs, kind="stable"):
-            rank = assignment[sample] = np.argmin((loads + batch.costs[sample]) / batch.speeds)
-            loads[rank] += batch.costs[sample]
-        return assignment
-
-
-class Informed(Greedy):
-    """Greedy that knows the speeds beforehand: the ideal split, as far as costs go."""
+class Informed(CostAware):
+    """Knows the speeds beforehand: the ideal split, as far as costs go."""
 
     def assign(self, batch: BatchMeta) -> np.ndarray:
         return super().assign(dataclasses.replace(batch, speeds=1 / np.array(SLOWNESS)))
@@ -129,17 +118,17 @@ class Steps:
         return float(np.median(compute.max(axis=0) / (speeds @ compute / speeds.sum())))
 
 
+def free(kind: type[CostAware] = CostAware, **options: Any) -> CostAware:
+    return kind(CostAware.Options(counts="free", **options))
+
+
 CASES: dict[str, tuple[Callable[[], LongCpu], Callable[[], Sharding], int]] = {
-    "slow, equal speeds": (SlowRank, Greedy, SLOW_STEPS),
-    "slow, measured speeds": (SlowRank, lambda: Greedy(Sharding.Options(speeds="measured")), SLOW_STEPS),
-    "slow, measured speeds, online costs": (
-        SlowRank,
-        lambda: Greedy(Sharding.Options(costs="online", speeds="measured")),
-        SLOW_STEPS,
-    ),
-    "slow, known speeds": (SlowRank, Informed, SLOW_STEPS),
-    "doubling, flops": (Doubling, Greedy, DOUBLED_STEPS),
-    "doubling, online": (Doubling, lambda: Greedy(Sharding.Options(costs="online")), DOUBLED_STEPS),
+    "slow, equal speeds": (SlowRank, lambda: free(), SLOW_STEPS),
+    "slow, measured speeds": (SlowRank, lambda: free(speeds="measured"), SLOW_STEPS),
+    "slow, measured speeds, online costs": (SlowRank, lambda: free(costs="online", speeds="measured"), SLOW_STEPS),
+    "slow, known speeds": (SlowRank, lambda: free(Informed), SLOW_STEPS),
+    "doubling, flops": (Doubling, lambda: free(), DOUBLED_STEPS),
+    "doubling, online": (Doubling, lambda: free(costs="online"), DOUBLED_STEPS),
 }
 
 
