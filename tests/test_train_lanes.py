@@ -181,12 +181,15 @@ class InventsRanks(support.AllOnOne):
 def wrong_assignment(rank, ranks, kind):
     from fsbench.errors import FsbenchError
     from fsbench.train.driver import Driver
+    from fsbench.train.trainer import close_trainer
 
     trainer = support.open_cell(rank, ranks, sharding_object=kind(0))
     try:
         Driver(trainer, 0, 1).run()
     except FsbenchError as error:
         return str(error)
+    finally:
+        close_trainer(trainer)
     return "no error"
 
 
