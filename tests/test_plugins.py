@@ -127,9 +127,9 @@ def test_an_unknown_kind_is_refused_with_the_nearest():
 
 def test_an_unknown_name_is_refused_with_the_nearest_and_all_valid_ones():
     with pytest.raises(UserError) as error:
-        load_plugin("sharding", "cost-awre")
+        load_plugin("collectives", "backnd")
     assert str(error.value) == (
-        "unknown sharding strategy 'cost-awre'; did you mean cost-aware? valid: cost-aware, naive"
+        "unknown collectives strategy 'backnd'; did you mean backend? valid: backend, host-staged"
     )
 
 
