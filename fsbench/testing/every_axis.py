@@ -29,12 +29,15 @@ _WRONG_TEXTS = ("0", "-1", "no-such-value")
 
 
 def check_imports(case: Case) -> None:
-    """Importing it neither fails, nor prints, nor takes torch along, which would make `fsbench list` slow."""
+    """Importing it neither fails, nor prints, nor starts a thread, nor takes torch along, which would make `fsbench
+    list` slow."""
     done = case.probe
     if done.fault:
         raise Fault(done.fault)
     if done.printed:
         raise Fault(f"it prints when it is imported: {done.printed.strip().splitlines()[0]!r}")
+    if done.threads:
+        raise Fault(f"its module starts threads: {', '.join(done.threads)}; start them in `setup`, end them in `close`")
     if done.heavy:
         raise Fault(f"its module imports {', '.join(done.heavy)}; do that inside the methods that need it")
 
