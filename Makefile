@@ -27,10 +27,10 @@ demo-balance: $(INSTALLED)
 	$(BIN)/fsbench data fetch ml-100k
 	$(BIN)/fsbench run --workload ml-100k --workload long-cpu --sharding naive --sharding cost-aware
 
-# Tests on real data skip, and say so, where it cannot be fetched.
+# Tests on real data skip, and say so, where it cannot be fetched. Two files at a time: most of them wait for processes.
 test: $(INSTALLED)
 	-$(BIN)/fsbench data fetch ml-100k
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

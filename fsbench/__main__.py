@@ -11,6 +11,11 @@ def main() -> None:
         run()
     except KeyboardInterrupt:
         sys.exit(130)
+    except SystemExit as ended:
+        from fsbench.launch.endings import exit_at_once
+
+        exit_at_once(int(ended.code or 0))
+        raise
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from fsbench.errors import FsbenchError, UserError
 from fsbench.launch.process import die_with_parent
+from fsbench.launch.system import kill_run
 from fsbench.plugins import FoundPlugin, find_plugin, load_plugin
 
 LIMIT_S = 60.0
@@ -30,11 +32,12 @@ _OURS = "fsbench"
 @dataclass(frozen=True)
 class Probe:
     """What importing a plugin did. `fault`: why it cannot be used, or None. `heavy`: what it imported of that which
-    takes seconds. `printed`: its output."""
+    takes seconds. `printed`: its output. `threads`: names of those that it started."""
 
     fault: str | None
     heavy: tuple[str, ...] = ()
     printed: str = ""
+    threads: tuple[str, ...] = ()
 
 
 def probe(found: FoundPlugin, limit_s: float | None = None) -> Probe:
@@ -49,7 +52,7 @@ def probe(found: FoundPlugin, limit_s: float | None = None) -> Probe:
         verdict = _read(Path(folder) / "verdict")
     if verdict is None:
         return Probe(f"{found}: {ended}", printed=printed)
-    return Probe(verdict["fault"], tuple(verdict["heavy"]), printed)
+    return Probe(verdict["fault"], tuple(verdict["heavy"]), printed, tuple(verdict["threads"]))
 
 
 def probe_all(plugins: Iterable[FoundPlugin]) -> dict[FoundPlugin, Probe]:
@@ -70,7 +73,8 @@ def _import(found: FoundPlugin, folder: Path, limit_s: float) -> str:
     """Runs this module as a program; returns how that ended, for when it leaves no verdict."""
     command = [sys.executable, "-m", "fsbench.probe", found.kind, found.name, str(folder / "verdict")]
     # What is importable here must be importable there, and nothing else.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1"}
+    path = os.pathsep.join(filter(None, sys.path))
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1", "TMPDIR": str(folder)}
     with open(folder / "output", "wb") as output:
         process = subprocess.Popen(
             command,
@@ -88,6 +92,7 @@ def _import(found: FoundPlugin, folder: Path, limit_s: float) -> str:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        kill_run(folder)
     if exit_code < 0:
         return f"importing it ended with {signal.Signals(-exit_code).name}"
     return f"importing it ended the process, exit code {exit_code}"
@@ -107,7 +112,9 @@ def _main(kind: str, name: str, verdict: str) -> None:
         load_plugin(kind, name)
     except FsbenchError as error:
         fault = str(error)
-    Path(verdict).write_text(json.dumps({"fault": fault, "heavy": [name for name in _HEAVY if name in sys.modules]}))
+    heavy = [name for name in _HEAVY if name in sys.modules]
+    threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+    Path(verdict).write_text(json.dumps({"fault": fault, "heavy": heavy, "threads": threads}))
     with contextlib.suppress(Exception):
         sys.stdout.flush()
     # At once: threads that the import started, and whatever it registered to run at exit, were not asked for.

@@ -241,6 +241,15 @@ class LeavesProcess(Deal):
         self._child = subprocess.Popen(["sleep", "86398"])
 
 
+@breaks("teardown", saying="(sleep 86396)")
+class LeavesDaemon(Deal):
+    """Starts a process of nobody's, in a session of its own."""
+
+    def setup(self, context) -> None:
+        super().setup(context)
+        subprocess.run(["sh", "-c", "setsid sleep 86396 &"], check=True)
+
+
 @breaks("teardown", saying="left open socket:[")
 class LeavesSocket(Deal):
     """Opens a socket and never closes it."""

@@ -29,6 +29,10 @@ def raise_in_a_thread() -> None:
     threading.Thread(target=raise_an_error, name="busy", daemon=True).start()
 
 
+def linger() -> None:
+    threading.Thread(target=threading.Event().wait, name="lingering").start()
+
+
 def hang() -> None:
     threading.Event().wait()
 
@@ -71,6 +75,7 @@ def fill(folder: Path) -> None:
 FAULTS: dict[str, Callable[[], None]] = {
     "raise": raise_an_error,
     "thread": raise_in_a_thread,
+    "linger": linger,
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "terminate": lambda: os.kill(os.getpid(), signal.SIGTERM),
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),

@@ -41,6 +41,12 @@ def test_a_plugin_is_shown_with_summary_and_origin_even_if_it_cannot_be_imported
     assert ["sync", "mine", "Does it all.", "third-party 2.1"] in rows(fsbench("list").out)
 
 
+def test_what_would_steer_a_terminal_is_shown_as_its_escape(fsbench, site: Path):
+    source = 'class Mine:\n    "Shiny \x1b]0;title\x07"\n'
+    install(site, "third-party", {"sync": {"mine": "steering:Mine"}}, {"steering.py": source})
+    assert fsbench("list", "sync").out.replace("\n", "").isprintable()
+
+
 def test_one_axis_can_be_asked_for(fsbench):
     assert {row[0] for row in rows(fsbench("list", "sharding").out)} == {"sharding"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from functools import partial
@@ -11,6 +12,7 @@ import pytest
 
 from fsbench.testing import verdicts
 from tests.fakes import install, install_acme, run_command
+from tests.sessions import wait_until
 
 pytest.importorskip("torch")
 
@@ -114,6 +116,42 @@ def test_a_strategy_that_does_not_import_fails_that_check_and_skips_the_others(f
 def test_a_strategy_that_cannot_run_here_is_skipped_with_its_reason(fsbench):
     out = fsbench("plugins", "check", "quantum").out
     assert "SKIP  trains: cannot run here: needs a quantum computer, found none" in out.splitlines()
+
+
+@pytest.mark.parametrize("command", [("plugins", "check"), ("run", "--dry-run", "--workload", "long-cpu", "--sync")])
+def test_a_thread_that_a_module_starts_keeps_no_command_from_ending(tmp_path: Path, command):
+    source = """
+import threading
+from fsbench_strategies.sync.allreduce import AllReduce
+threading.Thread(target=threading.Event().wait, name="busy").start()
+class Mine(AllReduce): "Busy."
+    """
+    install(tmp_path, "third-party", {"sync": {"busy": "busy_module:Mine"}}, {"busy_module.py": source})
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        [sys.executable, "-m", "fsbench", *command, "busy"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == (1 if "check" in command else 0)
+    assert "threads of a plugin still running: busy" in done.stderr
+    assert ("its module starts threads: busy" in done.stdout) == ("check" in command)
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_a_check_that_is_killed_leaves_nothing(tmp_path: Path):
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "fsbench", "plugins", "check", "naive"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout
+        for line in started.stdout:
+            if "partition" in line:
+                break
+        started.kill()
+    wait_until(lambda: list(tmp_path.iterdir()) == [], limit_s=30)
 
 
 @pytest.mark.distributed

@@ -80,14 +80,17 @@ def test_a_launcher_that_was_killed_took_its_ranks_along_and_they_are_not_to_bla
     words = "rank 0: train 3/6, rank 1: train 3/6"
     assert (status, reason) == (
         "failed",
-        f"the launcher of the ranks was killed by SIGKILL (out of memory?); {words}",
+        f"the launcher of the ranks was killed by SIGKILL (out of memory, or a limit of the system?); {words}",
     )
 
 
 def test_the_exit_code_comes_out_of_the_table_of_torchs_launcher():
     assert exit_codes(TABLE) == {1: -9}
     status, reason = explain(ended(), [said(0, "RuntimeError: Connection closed by peer")], TABLE)
-    assert (status, reason) == ("failed", "rank 1, train 3/6: killed by SIGKILL (out of memory?)")
+    assert (status, reason) == (
+        "failed",
+        "rank 1, train 3/6: killed by SIGKILL (out of memory, or a limit of the system?)",
+    )
 
 
 def test_unsupported_and_out_of_memory_are_statuses_of_their_own():
@@ -102,7 +105,7 @@ def test_unsupported_and_out_of_memory_are_statuses_of_their_own():
         (0, "ended without a word"),
         (7, "ended without a word, exit code 7"),
         (-signal.SIGSEGV, "killed by SIGSEGV"),
-        (-signal.SIGKILL, "killed by SIGKILL (out of memory?)"),
+        (-signal.SIGKILL, "killed by SIGKILL (out of memory, or a limit of the system?)"),
         (-63, "killed by signal 63"),
     ],
 )

@@ -19,7 +19,7 @@ environment = sessions.environment
 FAULTS = {
     "raise": ("failed", r"rank 1, train \d/6: ValueError: rank 1 has had enough"),
     "thread": ("failed", r"rank 1, train \d/6: thread 'busy': ValueError: rank 1 has had enough"),
-    "kill": ("failed", r"rank 1, train \d/6: killed by SIGKILL \(out of memory\?\)"),
+    "kill": ("failed", r"rank 1, train \d/6: killed by SIGKILL \(out of memory, or a limit of the system\?\)"),
     "terminate": ("failed", r"rank 1, train \d/6: ended by a SIGTERM that was not ours"),
     "vanish": ("failed", r"rank 1, train \d/6: ended without a word, exit code 7"),
     "early": ("failed", r"rank 1, data: ended without a word"),

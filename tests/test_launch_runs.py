@@ -136,6 +136,19 @@ def test_what_a_strategy_started_ends_with_its_run_and_bad_evidence_is_noted(tmp
     assert sessions.left(environment) == []
 
 
+def test_a_thread_that_a_strategy_left_holds_up_no_run_that_is_done(tmp_path, environment):
+    done = sessions.run(tmp_path / "set", environment, "--sharding", "faulty:how=linger", "--steps", "6")
+    assert done.returncode == 0, done.stderr
+    assert sessions.left(environment) == []
+
+
+def test_the_folder_for_temporary_files_may_have_any_name(tmp_path, environment):
+    folder = tmp_path / "a b,c=ä#?%20;x"
+    folder.mkdir()
+    done = sessions.run(tmp_path / "set", {**environment, "TMPDIR": str(folder)}, "--sharding", "naive", "--steps", "4")
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_sigterm_ends_a_session_like_ctrl_c(tmp_path, environment):
     started = subprocess.Popen(sessions.command(tmp_path / "set", *HANGING), env=environment)
     sessions.wait_until(lambda: sessions.training(environment))

@@ -40,6 +40,11 @@ def test_a_sound_plugin_has_no_fault_and_is_not_imported_here(plugin):
     assert "probed_module" not in sys.modules
 
 
+def test_threads_that_the_module_starts_are_named(plugin):
+    busy = "import threading\nthreading.Thread(target=threading.Event().wait, name='busy').start()\n"
+    assert probe(plugin(busy + SOUND)).threads == ("busy",)
+
+
 @pytest.mark.parametrize(
     ("source", "fault"),
     [

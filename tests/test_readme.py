@@ -92,8 +92,8 @@ class TestANewUser:
         assert installed(f"cd my-strategy && {CHECK}").splitlines()[-1].endswith(" passed, 0 failed, 0 skipped")
 
     def test_runs_it_in_a_cell_by_name(self, installed):
-        tiny = "--workload long-cpu:batch=4,items=50,categories=5,max_len=50,eval_users=40,dim=8,layers=1 --steps 8"
-        out = installed(f"cd my-strategy && {RUN} {tiny} --out results")
+        tiny = RUN.replace("long-cpu", "long-cpu:batch=4,items=50,categories=5,max_len=50,eval_users=40,dim=8,layers=1")
+        out = installed(f"cd my-strategy && {tiny} --steps 8 --out results")
         (row,) = (line for line in out.splitlines() if "round-robin" in line and "CPU     ok" in line)
         assert row.split()[1] == "round-robin"
 

@@ -39,6 +39,19 @@ def results(tmp_path: Path):
     return make
 
 
+@pytest.mark.parametrize("name", ["runs.jsonl", "manifest.json"])
+def test_a_link_is_not_followed(tmp_path: Path, name: str):
+    results = write_set(tmp_path / "set", WHOLE)
+    (results.folder / name).rename(tmp_path / "elsewhere")
+    (results.folder / name).symlink_to(tmp_path / "elsewhere")
+    fault = "a link, which is not followed"
+    if name == "runs.jsonl":
+        with pytest.raises(DataError, match=fault):
+            results.read()
+    else:
+        assert any(fault in text for text in results.read().unread)
+
+
 @pytest.mark.parametrize(
     ("line", "why"),
     [

@@ -8,6 +8,7 @@ import click
 from tabulate import tabulate
 
 from fsbench.plugins import KINDS, FoundPlugin, find_plugins
+from fsbench.results.printable import one_line, visible
 from fsbench.summary import summary
 
 
@@ -30,7 +31,7 @@ def list_plugins(ctx: click.Context, axis: str | None, check: bool) -> None:
     faults = _faults(plugins) if check else {}
     if check:
         columns["check"] = lambda plugin: f"error: {faults[plugin]}" if faults[plugin] else "ok"
-    rows = [[text(plugin) for text in columns.values()] for plugin in plugins]
+    rows = [[visible(text(plugin)) for text in columns.values()] for plugin in plugins]
     click.echo(tabulate(rows, list(columns), tablefmt="plain", disable_numparse=True))
     ctx.exit(1 if any(faults.values()) else 0)
 
@@ -40,4 +41,4 @@ def _faults(plugins: list[FoundPlugin]) -> dict[FoundPlugin, str | None]:
     from fsbench.probe import probe_all
 
     faults = {plugin: done.fault for plugin, done in probe_all(plugins).items()}
-    return {plugin: " ".join(fault.split()) if fault else None for plugin, fault in faults.items()}
+    return {plugin: one_line(fault) if fault else None for plugin, fault in faults.items()}

@@ -33,6 +33,7 @@ from fsbench.matrix import (
 from fsbench.options import Spec, build_options
 from fsbench.plugins import ALL, KINDS, NOUNS, FoundPlugin, create, find_plugin, find_plugins
 from fsbench.probe import import_faults
+from fsbench.results.printable import one_line
 
 
 @dataclass(frozen=True)
@@ -222,7 +223,7 @@ def _unmet(kind: str, plugin: FoundPlugin, instance: Any) -> str | None:
     if roles and not reason:
         wanted = ", ".join(f"{count} {role}" for role, count in roles.items())
         return f"needs server processes ({wanted}), which no cluster of this version starts"
-    return reason
+    return one_line(str(reason)) if reason else None
 
 
 def _working(kind: str) -> list[Choice]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from fsbench.cli.needs import require_torch
+from fsbench.results.printable import one_line, visible
 
 
 @click.group()
@@ -22,16 +23,18 @@ def check(ctx: click.Context, name: str, kind: str | None) -> None:
     KIND is one of sharding, embedding, collectives, sync: needed where strategies of several have that name.
     """
     require_torch()
+    from fsbench.launch.leftovers import janitor
     from fsbench.testing.find import find_strategy
     from fsbench.testing.suite import judge_all
 
-    case = find_strategy(name, kind)
-    if not case.probe.fault:
-        _ = case.strategy  # wrong options are bad input, and no fault of the strategy
-    click.echo(f"{case.found}:")
-    counts = dict.fromkeys(("PASS", "FAIL", "SKIP"), 0)
-    for verdict in judge_all(case):
-        counts[verdict.status] += 1
-        click.echo(f"{verdict.status}  {verdict.check}: {verdict.reason or verdict.promise}")
+    with janitor():
+        case = find_strategy(name, kind)
+        if not case.probe.fault:
+            _ = case.strategy  # wrong options are bad input, and no fault of the strategy
+        click.echo(f"{visible(str(case.found))}:")
+        counts = dict.fromkeys(("PASS", "FAIL", "SKIP"), 0)
+        for verdict in judge_all(case):
+            counts[verdict.status] += 1
+            click.echo(visible(f"{verdict.status}  {verdict.check}: {one_line(verdict.reason or verdict.promise)}"))
     click.echo(f"{counts['PASS']} passed, {counts['FAIL']} failed, {counts['SKIP']} skipped")
     ctx.exit(1 if counts["FAIL"] else 0)

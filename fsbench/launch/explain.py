@@ -70,7 +70,7 @@ def how_ended(exit_code: int | None) -> str:
     if exit_code is None or exit_code >= 0:
         return "ended without a word" + (f", exit code {exit_code}" if exit_code else "")
     name = next((known.name for known in signal.Signals if known == -exit_code), f"signal {-exit_code}")
-    return f"killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+    return f"killed by {name}" + (" (out of memory, or a limit of the system?)" if name == "SIGKILL" else "")
 
 
 def _last_words(beats: Beats) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 PHASES = ("start", "data", "rendezvous", "tables", "train", "evaluate", "noise floor", "report", "done")
 """In the order in which a rank goes through them."""
 _SIZE = 256
+_NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def read_beats(folder: Path, ranks: int) -> list[Beat | None]:
 
 def read_all_beats(folder: Path) -> list[Beat]:
     """The last words of the ranks that have started, however many."""
-    return [beat for path in folder.glob("heartbeat-*") if (beat := _read(path))]
+    return [beat for path in folder.glob("heartbeat-*") if path.is_file() and (beat := _read(path))]
 
 
 def _read(path: Path) -> Beat | None:
@@ -74,7 +76,7 @@ def _read(path: Path) -> Beat | None:
     except FileNotFoundError:
         return None
     fields = text.split(" ", 3)
-    if len(fields) < 4 or not all(map(str.isdecimal, fields[:3])):
+    if len(fields) < 4 or not all(map(_NUMBER.fullmatch, fields[:3])):
         return None
     return Beat(int(fields[0]), fields[3], int(fields[1]), int(fields[2]))
 

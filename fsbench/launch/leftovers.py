@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -29,6 +31,7 @@ from fsbench.launch.system import kill_run, state_of
 _END_S = 10.0
 _POLL_S = 0.01
 _DONE = b"done"
+_FOLDER = re.compile(r"fsbench-([0-9]{1,9})-")
 
 
 @contextlib.contextmanager
@@ -51,14 +54,29 @@ def janitor() -> Iterator[None]:
 
 
 def remove_leftovers() -> None:
-    """Of every fsbench that is gone. Those that live are left alone."""
+    """Of every fsbench that is gone. Those that live are left alone, and so is what is not this user's: the folder for
+    temporary files may be everybody's."""
     for folder in Path(tempfile.gettempdir()).glob("fsbench-*-*"):
-        owner = folder.name.split("-")[1]
+        owner = _FOLDER.match(folder.name)
         # Without /proc it could not be told whether the owner lives.
-        if owner.isdigit() and state_of(int(owner)) == "gone" and Path("/proc/self").exists():
-            kill_run(folder, [beat.pid for beat in read_all_beats(folder)])
+        if owner and state_of(int(owner[1])) == "gone" and Path("/proc/self").exists() and _is_ours(folder):
+            kill_run(folder)
             shutil.rmtree(folder, ignore_errors=True)
     links.remove_stale()
+
+
+def _is_ours(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        status = folder.lstat()
+        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    return False
+
+
+def _kill_runs_of(owner: int) -> None:
+    """Those of the fsbench that has just ended, with the groups of ranks that ended before: their numbers are fresh."""
+    for folder in Path(tempfile.gettempdir()).glob(f"fsbench-{owner}-*"):
+        if _is_ours(folder):
+            kill_run(folder, [beat.pid for beat in read_all_beats(folder)])
 
 
 def main(owner: int) -> None:
@@ -67,6 +85,7 @@ def main(owner: int) -> None:
     deadline = time.monotonic() + _END_S
     while state_of(owner) != "gone" and time.monotonic() < deadline:
         time.sleep(_POLL_S)
+    _kill_runs_of(owner)
     remove_leftovers()
 
 

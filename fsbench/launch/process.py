@@ -64,7 +64,7 @@ def run_to_end(
             if cut and cut.kind == "lost":
                 _wait(launcher, _LAST_WORDS_S, hurry)
                 # What is left sits in an operation that will never end. Its launcher can then tell how all ended.
-                kill_groups(_pids(last_words))
+                kill_groups(folder, _pids(last_words))
         finally:
             _end(launcher, hurry)
             kill_run(folder, _pids(read_beats(folder, ranks)))

@@ -43,28 +43,38 @@ def _answers(pid: int) -> bool:
 
 def processes_of(folder: Path) -> list[int]:
     """Living processes of the run that has this folder, but for this process itself."""
-    mark = f"TMPDIR={folder}".encode()
     found = []
     for entry in _PROC.glob("[0-9]*"):
         # Processes end meanwhile, and those of others do not show their environment.
         with contextlib.suppress(OSError):
-            if mark in (entry / "environ").read_bytes().split(b"\0"):
+            if _is_marked((entry / "environ").read_bytes(), folder):
                 found.append(int(entry.name))
     return [pid for pid in found if pid != os.getpid()]
 
 
-def kill_groups(leaders: Iterable[int]) -> None:
-    """Kills the process groups that ranks lead, with what they started."""
+def _is_marked(environment: bytes, folder: Path) -> bool:
+    """Whether the temporary files of a process with this environment go to the folder, or to one in it."""
+    mark = f"TMPDIR={folder}".encode()
+    return any(variable == mark or variable.startswith(mark + b"/") for variable in environment.split(b"\0"))
+
+
+def kill_groups(folder: Path, leaders: Iterable[int]) -> None:
+    """Kills the process groups that ranks of a run lead, with what they started. Groups of others, and those that no
+    rank leads, are left alone."""
     for pid in leaders:
-        if not _is_foreign(pid):
+        if _may_be_killed(pid, folder):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
 
 
-def kill_run(folder: Path, leaders: Iterable[int]) -> None:
+def kill_run(folder: Path, leaders: Iterable[int] = ()) -> None:
     """Kills every process of a run and waits until they are gone, for two seconds at most: a process in a system call
-    that cannot be interrupted ends when the call does."""
-    kill_groups(leaders)
+    that cannot be interrupted ends when the call does.
+
+    `leaders`: ranks as this session knows them. A group whose leader has ended bears no mark of its run, so that the
+    numbers must not come out of what another session has left: they may be someone else's by now.
+    """
+    kill_groups(folder, leaders)
     deadline = time.monotonic() + _KILL_S
     while (left := processes_of(folder)) and time.monotonic() < deadline:
         for pid in left:
@@ -73,9 +83,14 @@ def kill_run(folder: Path, leaders: Iterable[int]) -> None:
         time.sleep(_POLL_S)
 
 
-def _is_foreign(pid: int) -> bool:
-    """Whether the number of a rank that has ended has passed to someone else's process."""
+def _may_be_killed(pid: int, folder: Path) -> bool:
+    """Not where the number is no rank's, or has passed to someone else's process."""
+    if pid <= 1 or pid == os.getpgrp():
+        return False
     try:
-        return b"fsbench.train.rank" not in (_PROC / str(pid) / "cmdline").read_bytes()
+        environment = (_PROC / str(pid) / "environ").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return True  # it has ended, or is about to
     except OSError:
         return False
+    return not environment or _is_marked(environment, folder)  # that of a zombie is empty

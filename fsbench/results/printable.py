@@ -26,6 +26,11 @@ def visible(text: str) -> str:
     return "".join(char if char.isprintable() else _escape(char) for char in text)
 
 
+def one_line(text: str) -> str:
+    """The text with every run of white space as one space."""
+    return " ".join(text.split())
+
+
 def printable(value: Any, format: str) -> Any:
     """A value of a record or manifest with all its texts, keys too, fit for a report.
 

@@ -6,7 +6,9 @@ be costs that part alone. Nothing is quoted, because a message goes to a termina
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,10 +97,19 @@ def read_runs(path: Path) -> tuple[list[Record], list[str]]:
 def _written_lines(path: Path) -> Iterator[Line]:
     """The lines that hold anything."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=no_link) as file:
             yield from (line for line in lines_of(file) if line.content != b"")
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror}") from None
+        raise DataError(f"{path}: {_why(error)}") from None
+
+
+def no_link(path: str, flags: int) -> int:
+    """An opener for files of others: a link would lead out of the result set."""
+    return os.open(path, flags | os.O_NOFOLLOW)
+
+
+def _why(error: OSError) -> str | None:
+    return "a link, which is not followed" if error.errno == errno.ELOOP else error.strerror
 
 
 def sound_record(line: Line) -> Record:
@@ -132,13 +143,13 @@ def _decoded_manifest(path: Path) -> Any:
     """Raises:
     ValueError: why there is none.
     """
-    if not path.is_file():
+    if not path.is_file() and not path.is_symlink():
         raise ValueError("not a file" if path.exists() else "missing")
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=no_link) as file:
             content = file.read(LARGEST_MANIFEST + 1)
     except OSError as error:
-        raise ValueError(error.strerror) from None
+        raise ValueError(_why(error)) from None
     if len(content) > LARGEST_MANIFEST:
         raise ValueError(f"larger than {LARGEST_MANIFEST // 2**20} MiB")
     return decode(content)

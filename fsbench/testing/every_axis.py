@@ -6,7 +6,7 @@ import dataclasses
 import typing
 from typing import Any, get_args
 
-from fsbench.axes import AXES, CONTROL, CRITICAL, DENSE, EXCHANGE, IDS, SHUFFLE, LaneSpec, WaitClass
+from fsbench.axes import AXES, CONTROL, CRITICAL, DENSE, EXCHANGE, IDS, SHUFFLE, LaneSpec, Sharding, WaitClass
 from fsbench.errors import UserError
 from fsbench.options import Spec
 from fsbench.plugins import create
@@ -29,12 +29,15 @@ _WRONG_TEXTS = ("0", "-1", "no-such-value")
 
 
 def check_imports(case: Case) -> None:
-    """Importing it neither fails, nor prints, nor takes torch along, which would make `fsbench list` slow."""
+    """Importing it neither fails, nor prints, nor starts a thread, nor takes torch along, which would make `fsbench
+    list` slow."""
     done = case.probe
     if done.fault:
         raise Fault(done.fault)
     if done.printed:
         raise Fault(f"it prints when it is imported: {done.printed.strip().splitlines()[0]!r}")
+    if done.threads:
+        raise Fault(f"its module starts threads: {', '.join(done.threads)}; start them in `setup`, end them in `close`")
     if done.heavy:
         raise Fault(f"its module imports {', '.join(done.heavy)}; do that inside the methods that need it")
 
@@ -108,8 +111,10 @@ def check_trains(case: Case, ranks: int) -> None:
 
 @on_each_count
 def check_repeats(case: Case, ranks: int) -> None:
-    """Training twice leaves the same bits, if it is exact."""
+    """Training twice leaves the same bits, if it is exact and does not follow what it measures."""
     _require_exact(case)
+    if isinstance(case.strategy, Sharding) and not case.strategy.repeatable:
+        raise Skip("it follows measured times (`repeatable` is False)")
     check_same_bits(case.trained(ranks), case.train(ranks, case.trial(again=True)))
 
 

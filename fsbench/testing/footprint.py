@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from fsbench.launch.system import processes_of
+
 PATIENCE_S = 1.0
 """A thread that was joined, or a socket that was closed, may be listed a moment longer."""
 _SELF = Path("/proc/self")
@@ -25,7 +27,7 @@ class Footprint:
     @classmethod
     def of_this_process(cls, folder: Path) -> Footprint:
         """`folder`: the one for temporary files, all of which count."""
-        return cls({**dict(_threads()), **dict(_children()), **dict(_descriptors()), **dict(_files(folder))})
+        return cls({**dict(_threads()), **dict(_children(folder)), **dict(_descriptors()), **dict(_files(folder))})
 
 
 def left_behind(before: Footprint, folder: Path) -> tuple[str, ...]:
@@ -48,12 +50,14 @@ def _threads() -> Iterator[tuple[object, str]]:
             yield ("thread", task.name), f"thread {name}"
 
 
-def _children() -> Iterator[tuple[object, str]]:
-    """Processes that this one started, and theirs: also those whose parent is gone."""
+def _children(folder: Path) -> Iterator[tuple[object, str]]:
+    """Processes that this one started, and theirs: also those whose parent is gone and that left its session."""
+    marked = set(processes_of(folder))
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError):
             parent, _, session = map(int, (process / "stat").read_text().rpartition(")")[2].split()[1:4])
-            if int(process.name) != os.getpid() and (parent == os.getpid() or session == os.getpid()):
+            pid, own = int(process.name), os.getpid()
+            if pid != own and (own in (parent, session) or pid in marked):
                 command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
                 yield ("process", process.name), f"process {process.name} ({command or 'ended, not waited for'})"
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from fsbench.errors import UserError
+from fsbench.launch.system import kill_run
 from fsbench.testing.tasks import READY, START_S, Ended, Failed, Hung, Task, serve
 
 SIZE = 3
@@ -49,7 +50,7 @@ class RankPool:
         self._context = multiprocessing.get_context("spawn")
         self._processes: list[BaseProcess] = []
         self._pipes: list[Connection] = []
-        self._folder = Path(tempfile.mkdtemp(prefix="fsbench-pool-"))
+        self._folder = Path(tempfile.mkdtemp(prefix=f"fsbench-{os.getpid()}-pool-"))
         self._store: Any = None
         self._tasks = 0
 
@@ -137,6 +138,7 @@ class RankPool:
             process.kill()
         for process in self._processes:
             process.join()
+        kill_run(self._folder)
         for pipe in self._pipes:
             pipe.close()
         self._processes, self._pipes, self._store = [], [], None

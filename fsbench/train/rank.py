@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from fsbench.launch.endings import exit_at_once
 from fsbench.launch.handover import Order
 from fsbench.launch.heartbeat import Heartbeat
 from fsbench.launch.process import die_with_parent
@@ -31,6 +32,7 @@ def main() -> None:
         work(Order.read(order_file), folder, rank, heartbeat)
     except BaseException as error:
         words.fail(error)
+    exit_at_once(0)
 
 
 if __name__ == "__main__":

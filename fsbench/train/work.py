@@ -37,8 +37,10 @@ def work(order: Order, folder: Path, rank: int, heartbeat: Heartbeat) -> None:
     heartbeat.beat("rendezvous")
     recorder.register_backends()
     # Ranks meet in the run's folder, which they share anyway: a store on the network would be traffic on the link.
-    store = (folder / "store").as_uri()
-    dist.init_process_group(recorder.GLOO, init_method=store, rank=rank, world_size=ranks, timeout=timeout)
+    # Not by its URL, of which torch would take a space or an umlaut to be escapes.
+    store = dist.FileStore(str(folder / "store"), ranks)
+    store.set_timeout(timeout)
+    dist.init_process_group(recorder.GLOO, store=store, rank=rank, world_size=ranks, timeout=timeout)
     activity = Activity(folder, rank)
     recorder.watch(dist.group.WORLD, "world", activity)
     require_agreement(facts(order, workload, strategies, device))
