@@ -120,8 +120,9 @@ class Strategy(ABC):
     """Lanes it issues operations on."""
     lookahead: ClassVar[int] = 0
     """How many batches beyond the current one must already be on their ranks when a step starts."""
-    exact: ClassVar[bool] = True
-    """Whether training with it equals the reference (naive, plain, backend, allreduce) up to rounding."""
+    exact: bool = True
+    """Whether training with it equals the reference (naive, plain, backend, allreduce) up to rounding; set in
+    `__init__` if an option says."""
 
     context: RankContext
 
