@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from fsbench_strategies.embedding.torchrec_tables import Batch
 
-_NEEDED = {"torchrec": "torchrec", "fbgemm_gpu": "fbgemm-gpu, or on a CPU fbgemm-gpu-cpu"}
+_NEEDED = {"torchrec": "torchrec", "fbgemm_gpu": "fbgemm-gpu or, on a CPU, fbgemm-gpu-cpu"}
+"""Distributions by module."""
 
 
 class TorchRec(EmbeddingExchange):
@@ -65,13 +66,13 @@ class TorchRec(EmbeddingExchange):
         self._batches = [collection.send_counts(ids) for collection in self._collections]
         for collection, batch in zip(self._collections, self._batches, strict=True):
             collection.send_ids(batch)
-        return self._look_up()
+        return self._look_up(ids)
 
-    def _look_up(self) -> dict[str, torch.Tensor]:
+    def _look_up(self, ids: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         rows: dict[str, torch.Tensor] = {}
         for collection, batch in zip(self._collections, self._batches, strict=True):
             rows |= collection.look_up(batch)
-        return rows
+        return {name: rows[name] for name in ids}
 
     def update(self, step: int, counts: TargetCounts) -> None:
         for collection, batch in zip(self._collections, self._batches, strict=True):

@@ -36,7 +36,7 @@ class TorchRecPipelined(TorchRec):
 
     def lookup(self, step: int, ids: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         self._batches = self._coming.pop(step)
-        rows = self._look_up()
+        rows = self._look_up(ids)
         if step + 1 in self._coming:
             self._send_ids(step + 1)
         return rows

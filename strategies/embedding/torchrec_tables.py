@@ -102,7 +102,8 @@ class ShardedCollection:
 
     def _shard(self, group: Any, choices: Choices, *, dedup: bool) -> Any:
         context = self._context
-        whole = EmbeddingCollection(tables=[_config(key, spec) for key, spec in self._specs.items()], device=_META)
+        configs = [_config(key, spec, context.ranks) for key, spec in self._specs.items()]
+        whole = EmbeddingCollection(tables=configs, device=_META)
         for key, spec in self._specs.items():
             optimizer, settings = _OPTIMIZERS[spec.optimizer]
             apply_optimizer_in_backward(optimizer, whole.embeddings[key].parameters(), {"lr": spec.lr, **settings})
@@ -194,22 +195,27 @@ class ShardedCollection:
         weights, states = self._sharded.state_dict(), self._sharded.fused_optimizer.state_dict()["state"]
         for key, spec in self._specs.items():
             of_table = f"embeddings.{key}.weight"
-            parts = {"weight": _held(weights.get(of_table))}
+            parts = {"weight": _held(weights.get(of_table), spec.rows)}
             for name, theirs in _STATE[spec.optimizer].items():
-                parts[name] = _held(states.get(of_table, {}).get(f"{key}.{theirs}"))
+                parts[name] = _held(states.get(of_table, {}).get(f"{key}.{theirs}"), spec.rows)
             yield spec, parts
 
 
-def _held(sharded: Any) -> list[Block]:
-    """This rank's part of one of torch's sharded tensors, or of None where it has none."""
+def _held(sharded: Any, rows: int) -> list[Block]:
+    """This rank's part of the first `rows` of one of torch's sharded tensors, or of None where it has none."""
     shards = sharded.local_shards() if sharded is not None else []
-    return [Block(shard.metadata.shard_offsets[0], shard.tensor) for shard in shards]
+    firsts = [shard.metadata.shard_offsets[0] for shard in shards]
+    return [Block(first, shard.tensor[: max(0, rows - first)]) for first, shard in zip(firsts, shards, strict=True)]
 
 
-def _config(key: str, spec: TableSpec) -> EmbeddingConfig:
-    """`init_fn` does nothing: rows are drawn here, the same whatever the sharding."""
+def _config(key: str, spec: TableSpec, ranks: int) -> EmbeddingConfig:
+    """`init_fn` does nothing: rows are drawn here, the same whatever the sharding.
+
+    Rows that nobody asks for make all blocks equally large: fbgemm cannot look anything up on a CPU in a block of none.
+    """
+    rows = -(-spec.rows // ranks) * ranks
     return EmbeddingConfig(
-        name=key, num_embeddings=spec.rows, embedding_dim=spec.dim, feature_names=[key], init_fn=lambda rows: None
+        name=key, num_embeddings=rows, embedding_dim=spec.dim, feature_names=[key], init_fn=lambda rows: None
     )
 
 
