@@ -8,13 +8,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torchrec import EmbeddingCollection, EmbeddingConfig, KeyedJaggedTensor
-from torchrec.distributed import DistributedModelParallel
+from torchrec.distributed import DistributedModelParallel, collective_utils
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.sharding_plan import construct_module_sharding_plan, row_wise
 from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
 from torchrec.distributed.types import ShardingEnv, ShardingPlan
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
+from torchrec.streamable import Pipelineable
 
 from tests.scripted import DIM, ROWS, Scripted
 
@@ -22,7 +23,7 @@ TABLES = ("t0", "t1")
 
 
 @dataclass
-class PipelineBatch:
+class PipelineBatch(Pipelineable):
     ids: KeyedJaggedTensor
     labels: torch.Tensor
     scale: float
@@ -59,6 +60,8 @@ class Model(torch.nn.Module):
 def train(rank: int, ranks: int, workload: Scripted, tables: dict, dense: dict, steps: int) -> list[float]:
     """Sums of the losses of each step over all ranks, from the given state."""
     group = dist.new_group(backend="gloo")
+    # Told once a process, which in a pool of ranks is not at the same time on each.
+    collective_utils._INITIALIZED = False
     model = Model()
     model.tables.load_state_dict({f"embeddings.{name}.weight": tables[name]["weight"] for name in TABLES})
     model.load_state_dict(dense, strict=False)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _NEEDED = {"torchrec": "torchrec", "fbgemm_gpu": "fbgemm-gpu or, on a CPU, fbgemm-gpu-cpu"}
 """Distributions by module."""
+_INSTALL = "pip install 'fsbench[torchrec]' && pip install --no-deps torchrec==1.8.0 (on a GPU: 'fsbench[cuda]')"
 
 
 class TorchRec(EmbeddingExchange):
@@ -49,7 +50,7 @@ class TorchRec(EmbeddingExchange):
     def requirements(self) -> str | None:
         for module, distribution in _NEEDED.items():
             if importlib.util.find_spec(module) is None:
-                return f"needs {distribution}, not installed: pip install 'fsbench[cuda]', on a CPU `make install`"
+                return f"needs {distribution}, not installed: {_INSTALL}"
         return None
 
     def build(self, tables: Sequence[TableSpec]) -> None:
