@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, get_args
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,6 +28,7 @@ AXES = ("sharding", "embedding", "collectives", "sync")
 DEFAULTS = {"sharding": "naive", "embedding": "plain", "collectives": "backend", "sync": "allreduce"}
 
 WaitClass = Literal["shuffle", "embedding", "dense", "control"]
+TableOptimizer = Literal["sgd", "rowwise-adagrad", "lazy-adam"]
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -87,7 +88,7 @@ class TableSpec:
     name: str
     rows: int
     dim: int
-    optimizer: Literal["sgd", "rowwise-adagrad", "lazy-adam"] = "lazy-adam"
+    optimizer: TableOptimizer = "lazy-adam"
     lr: float = 1e-3
     init_std: float = 0.02
 
@@ -119,8 +120,9 @@ class Strategy(ABC):
     """Lanes it issues operations on."""
     lookahead: ClassVar[int] = 0
     """How many batches beyond the current one must already be on their ranks when a step starts."""
-    exact: ClassVar[bool] = True
-    """Whether training with it equals the reference (naive, plain, backend, allreduce) up to rounding."""
+    exact: bool = True
+    """Whether training with it equals the reference (naive, plain, backend, allreduce) up to rounding; set in
+    `__init__` if an option says."""
 
     context: RankContext
 
@@ -233,6 +235,11 @@ class Sharding(Strategy):
 
 class EmbeddingExchange(Strategy):
     """Row-sharded tables: who holds which row, and what is sent when."""
+
+    dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
+    """Of the tables that it can hold, the widest last. A workload with others is unsupported."""
+    optimizers: ClassVar[tuple[TableOptimizer, ...]] = get_args(TableOptimizer)
+    """Of the tables that it can train, the one with the most state last."""
 
     @abstractmethod
     def build(self, tables: Sequence[TableSpec]) -> None:

@@ -6,6 +6,7 @@ observed where tensors enter the process group, whoever issued them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -32,7 +33,12 @@ class RecordedGroup(_c10d.ProcessGroup):
 
     `blocking`: operations return when they are done, so that their end is known. A lane's thread has nothing else
     to do meanwhile. Off for NCCL, whose operations end on a stream.
+
+    `in_turn`: what carries an operation out and returns its work; at first, whoever issued it. A lane with a queue puts
+    those that other threads issue into it.
     """
+
+    in_turn: Callable[[Callable[[], Any]], Any]
 
     def __init__(self, inner: Any, rank: int, size: int, *, blocking: bool) -> None:
         super().__init__(rank, size)
@@ -40,6 +46,7 @@ class RecordedGroup(_c10d.ProcessGroup):
         self._inner = inner
         self._blocking = blocking
         self._matching = Matching(size)
+        self.in_turn = lambda operation: operation()
 
     def getBackendName(self) -> str:
         return GLOO if self._blocking else NCCL
@@ -49,6 +56,9 @@ class RecordedGroup(_c10d.ProcessGroup):
     ) -> Any:
         """`operand`: a tensor whose type and shape must be the same on all ranks, but for its number of rows where
         `splits` says what is sent to and expected of each; None where ranks may differ in what they issue."""
+        return self.in_turn(lambda: self._carry_out(name, bytes_sent, crossing, issue, operand, splits))
+
+    def _carry_out(self, name: str, bytes_sent: int, crossing: int, issue: Any, operand: Any, splits: Any) -> Any:
         self.log.announce(name)
         if operand is not None and self._matching.due(name, self.log.kind):
             self._check(Meant.of(name, self.log.kind, operand, splits), operand.device)

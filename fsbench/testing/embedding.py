@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fsbench.axes import DEFAULTS
 from fsbench.testing.case import Case
+from fsbench.testing.exercise import TableKinds
 from fsbench.testing.pool import shared_pool
 from fsbench.testing.trial import Trial, open_cell
 from fsbench.testing.verdicts import Fault, on_each_count
@@ -54,16 +55,16 @@ def _flat(state: dict[str, dict[str, torch.Tensor]]) -> State:
 @on_each_count
 def check_tables(case: Case, ranks: int) -> None:
     """`state_dict` has the whole logical tables on every rank, drawn as `TableSpec` says; loading brings them back."""
-    drawn: State = _reference_tables()
+    drawn: State = _reference_tables(case.kinds)
     for rank, ended in enumerate(case.run(show_tables, ranks, case.trial())):
         tables: Tables = ended.result
         _check_same(tables.initial, drawn, f"rank {rank}: state_dict", "what `TableSpec` and the seed give")
         _check_same(tables.loaded, tables.given, f"rank {rank}: state_dict after load_state_dict", "what was loaded")
 
 
-def _reference_tables() -> State:
+def _reference_tables(kinds: TableKinds) -> State:
     """Those of one rank of the reference cell."""
-    trial = Trial("embedding", DEFAULTS["embedding"])
+    trial = Trial("embedding", DEFAULTS["embedding"], kinds=kinds)
     (tables,) = shared_pool().run(show_tables, 1, trial)
     return tables.initial
 

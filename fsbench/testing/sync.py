@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fsbench.axes import Sync
 from fsbench.testing.case import Case
-from fsbench.testing.compare import TOLERANCE
+from fsbench.testing.compare import TOLERANCES
 from fsbench.testing.exercise import STEPS
 from fsbench.testing.trial import Trial, open_cell
 from fsbench.testing.verdicts import Fault, on_each_count
@@ -125,7 +125,8 @@ def _check_state(state: State, model: State, whose: str) -> None:
 
 def _check_close(state: State, other: State, whose: str, whom: str) -> None:
     for name, values in state.items():
-        if name not in other or not np.allclose(values, other[name], rtol=TOLERANCE, atol=TOLERANCE):
+        tolerance = TOLERANCES[str(values.dtype)]
+        if name not in other or not np.allclose(values, other[name], rtol=tolerance, atol=tolerance):
             raise Fault(f"{whose}: {name} differs from {whom}")
 
 

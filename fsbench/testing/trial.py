@@ -19,7 +19,7 @@ import torch.distributed as dist
 from fsbench.axes import DEFAULTS, Strategy
 from fsbench.options import Spec
 from fsbench.plugins import create
-from fsbench.testing.exercise import STEPS, Deal, Exercise, Scenario
+from fsbench.testing.exercise import STEPS, Deal, Exercise, Scenario, TableKinds
 from fsbench.testing.watch import Watch
 from fsbench.testing.whereabouts import note
 from fsbench.train import checkpoint
@@ -36,7 +36,7 @@ class Trial:
     """What to train: the reference cell with one axis replaced.
 
     `interrupted_at`: before that step every rank raises, and the trainer is closed. `resumed_at`: before that step it
-    is saved and closed, and a fresh one loads it and goes on. `again`: the same once more.
+    is saved and closed, and a fresh one loads it and goes on. `again`: the same once more. `kinds`: of its tables.
     """
 
     axis: str
@@ -45,6 +45,7 @@ class Trial:
     interrupted_at: int | None = None
     resumed_at: int | None = None
     again: bool = False
+    kinds: TableKinds = field(default_factory=TableKinds)
 
 
 @dataclass
@@ -83,7 +84,7 @@ def open_cell(rank: int, ranks: int, trial: Trial) -> tuple[Trainer, Watch]:
     strategies = Strategies(**cell)
     watch = Watch(cell[trial.axis])
     where: dict[str, Any] = {"rank": rank, "ranks": ranks, "device": torch.device("cpu")}
-    return open_trainer(Exercise(trial.scenario), strategies, **where, seed=SEED, timeout=_TIMEOUT), watch
+    return open_trainer(Exercise(trial.scenario, trial.kinds), strategies, **where, seed=SEED, timeout=_TIMEOUT), watch
 
 
 def train(rank: int, ranks: int, trial: Trial) -> Trained:

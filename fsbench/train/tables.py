@@ -76,7 +76,7 @@ class TableShard:
     ) -> None:
         self.spec = spec
         self.ids = partition.ids(rank)
-        self.weight = _initial_rows(spec, self.ids, seed).to(dtype).to(device)
+        self.weight = initial_rows(spec, self.ids, seed).to(dtype).to(device)
         self.state: dict[str, torch.Tensor] = {}
         if spec.optimizer == "rowwise-adagrad":
             self.state["sum"] = self.weight.new_zeros(len(self.ids))
@@ -145,7 +145,7 @@ class TableShard:
             tensor.copy_(full[name].index_select(0, self.ids.to(full[name].device)))
 
 
-def _initial_rows(spec: TableSpec, ids: torch.Tensor, seed: int) -> torch.Tensor:
+def initial_rows(spec: TableSpec, ids: torch.Tensor, seed: int) -> torch.Tensor:
     """float32[len(ids), dim]: the rows' initial values, the same for an ID whoever owns it."""
     rows = torch.empty(len(ids), spec.dim)
     order = torch.argsort(ids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -17,6 +18,7 @@ from fsbench.axes import (
     RankContext,
     Sharding,
     Strategy,
+    TableSpec,
 )
 from fsbench.collect.timeline import Timeline
 from fsbench.costs.weigher import needs_times
@@ -84,12 +86,14 @@ def open_trainer(
     `workload` must be prepared. `activity`: where lanes tell what they do, if somebody watches.
 
     Raises:
-        Unsupported: a strategy's `requirements` are not met; the message is its reason.
+        Unsupported: a strategy's `requirements` are not met, or it cannot hold the workload's tables; why.
     """
     for axis, strategy in zip(AXES, strategies.all(), strict=True):
         if reason := strategy.requirements():
             raise Unsupported(f"{axis} {type(strategy).__name__}: {reason}")
-    dtype = getattr(torch, getattr(workload.options, "dtype", "float32"))
+    dtype_name = getattr(workload.options, "dtype", "float32")
+    dtype = getattr(torch, dtype_name)
+    _require_tables(strategies.embedding, workload.tables(), dtype_name)
     specs = strategies.lane_specs
     timeline = Timeline([spec.name for spec in specs])
     context = RankContext(
@@ -113,6 +117,22 @@ def open_trainer(
         ready = strategies.sync.on_gradient_ready
         hooks = [p.register_post_accumulate_grad_hook(ready) for p in model.parameters()]
     return Trainer(context, workload, strategies, model, workload.dense_optimizer(model.parameters()), hooks)
+
+
+def _require_tables(embedding: EmbeddingExchange, tables: Sequence[TableSpec], dtype: str) -> None:
+    """Raises:
+    Unsupported: the first table that the strategy cannot hold or train.
+    """
+    for table in tables:
+        for what, has, can in (
+            ("dtype", dtype, embedding.dtypes),
+            ("optimizer", table.optimizer, embedding.optimizers),
+        ):
+            if has not in can:
+                raise Unsupported(
+                    f"embedding {type(embedding).__name__}: {what} {has} of table {table.name}; "
+                    f"it can do {', '.join(can)}"
+                )
 
 
 def close_trainer(trainer: Trainer) -> None:
