@@ -119,8 +119,9 @@ class Strategy(ABC):
     """Lanes it issues operations on."""
     lookahead: ClassVar[int] = 0
     """How many batches beyond the current one must already be on their ranks when a step starts."""
-    exact: ClassVar[bool] = True
-    """Whether training with it equals the reference (naive, plain, backend, allreduce) up to rounding."""
+    exact: bool = True
+    """Whether training with it equals the reference (naive, plain, backend, allreduce) up to rounding; set in
+    `__init__` if an option says."""
 
     context: RankContext
 
@@ -234,6 +235,10 @@ class Sharding(Strategy):
 class EmbeddingExchange(Strategy):
     """Row-sharded tables: who holds which row, and what is sent when."""
 
+    staleness: int = 0
+    """The most steps whose updates a row of `lookup` may lack; 0 if it is exact. Set in `__init__` if an option
+    says."""
+
     @abstractmethod
     def build(self, tables: Sequence[TableSpec]) -> None:
         """Makes this rank's shards. Called once, after `setup`."""
@@ -256,6 +261,15 @@ class EmbeddingExchange(Strategy):
 
     def flush(self) -> None:
         """Finishes every pending update. Called before evaluations and checkpoints."""
+
+    def rows_asked(self) -> Sequence[int]:
+        """By batch from the first, how many rows all ranks asked of this rank's shards; empty if it does not tell."""
+        return ()
+
+    def rows_by_class(self) -> Mapping[str, int]:
+        """Distinct rows of this rank's batches so far: `hot`, found in copies on this rank, and `cold`, all others.
+        Empty without such classes."""
+        return {}
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
