@@ -48,14 +48,15 @@ class HotFirst(Prioritized):
     number, but that they need no IDs within the step and come first.
 
     `staleness=k` is not exact. A rank keeps its gradients of hot rows back, each step's divided by that step's targets.
-    After every k-th step it sends their sums in one message; owners add those in rank order and update each row once,
-    as one step with the sum for a gradient; every copy whose row changed is told, behind the next step, and serves from
-    the step after that. So a copy lacks the updates of 1 to k steps, and gradients arrive up to k steps late. For SGD,
-    that is all. Row-wise Adagrad adds the square of the sum instead of the sum of squares: of gradients that agree it
-    sees more, of those that cancel less. Lazy Adam takes one step where it would have taken up to k, and its moments
-    fade once: it learns more slowly, up to k times where gradients agree. A rank does not see its own updates earlier.
-    Copies of rows that all ranks together ask for less than once a rank and refresh would cost more than they save:
-    those stay cold. `state_dict` is complete after `flush`, which sends what is kept back.
+    After every k-th step it sends their sums in one message; new values of all rows that changed arrive behind the next
+    step, and serve from the step after that. So a copy lacks the updates of 1 to k steps, its own rank's too, and
+    gradients arrive up to k - 1 steps late. Owners add the sums of a row in rank order, and update it n times with an
+    n-th of the total, n being the most batches in which a rank had it (up to 127). With SGD that moves a row as the
+    sum does. With row-wise Adagrad and lazy Adam it does what n steps with equal gradients do: of gradients that
+    differ, they see the square of the mean instead of the mean of squares, and are damped less by their noise. Adam's
+    bias correction counts the n steps up to the last. Rows that all ranks together ask for less than once a rank and
+    refresh stay cold: their copies would cost more than they save. `state_dict` is complete after `flush`, which sends
+    what is kept back.
     """
 
     @dataclass(frozen=True)
@@ -178,6 +179,8 @@ class HotFirst(Prioritized):
         super().update(step, counts)
 
     def _send_hot(self, name: str, batch: _Batch, coming: _Batch | None, scale: float) -> None:
+        import torch
+
         from fsbench.train.row_exchange import gradient_of
         from fsbench_strategies.embedding.hot_table import Push
 
@@ -186,7 +189,7 @@ class HotFirst(Prioritized):
         gradients = gradient_of(batch.rows)[: len(split.places)]
         if not self.staleness:
             wanted = self._wanted(table, coming)
-            self._push(name, Push(split.touched, gradients, wanted, scale, trained), used_from=trained)
+            self._push(name, Push(split.touched.to(torch.uint8), gradients, wanted, scale, trained), used_from=trained)
             return
         table.keep(split, gradients * scale)
         if (trained - self._since) % self.staleness == 0:

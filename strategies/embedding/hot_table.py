@@ -17,6 +17,9 @@ from fsbench_strategies.embedding.classes import Met, count_set
 from fsbench_strategies.embedding.popularity import Popularity
 from fsbench_strategies.embedding.prioritized_table import PrioritizedTable
 
+_MOST_TIMES = 127
+"""What fits into a byte beside another bit."""
+
 
 @dataclass(frozen=True)
 class Split:
@@ -52,11 +55,12 @@ class HotMet(Met):
 class Push:
     """What a rank has for the owners of hot rows, and wants of them.
 
-    `touched`: bool[h], the places that it has gradients for, [t, dim] in their order. `wanted`: bool[h], the places
-    whose values it needs. `scale`: what summed gradients are multiplied with. `step`: number of the update, from 1.
+    `times`: uint8[h], in how many batches it had each place since the last push, at most `_MOST_TIMES`; where it had
+    any, the sum of their gradients, [t, dim] in the order of places. `wanted`: bool[h], the places whose values it
+    needs. `scale`: what sums over ranks are multiplied with. `step`: number of the last update in it, from 1.
     """
 
-    touched: torch.Tensor
+    times: torch.Tensor
     gradients: torch.Tensor
     wanted: torch.Tensor
     scale: float
@@ -77,7 +81,8 @@ class HotTable(PrioritizedTable):
     Memory beside the shard, on each rank: 4 B for each row of the whole table (is it hot, and where), and a copy and a
     sum of gradients for each hot row.
 
-    `copies`: [h, dim], this rank's; `sums`, `summed`: [h, dim] and bool[h], gradients that are kept back.
+    `copies`: [h, dim], this rank's; `sums`, `times`: [h, dim] and uint8[h], gradients that are kept back, and of how
+    many batches.
     """
 
     collision = "cold.collision"
@@ -160,19 +165,19 @@ class HotTable(PrioritizedTable):
         """On the owner: whose copy of which place is as new as the row."""
         self.copies = self.shard.weight.new_zeros(len(ids), self.spec.dim)
         self.sums = torch.zeros_like(self.copies)
-        self.summed = torch.zeros(len(ids), dtype=torch.bool)
+        self.times = torch.zeros(len(ids), dtype=torch.uint8)
 
     def keep(self, split: Split, gradients: torch.Tensor) -> None:
         """Keeps gradients [t, dim] of a batch's hot rows back, on top of those before."""
         self.sums.index_add_(0, split.places.to(self.sums.device), gradients)
-        self.summed |= split.touched
+        self.times += split.touched & (self.times < _MOST_TIMES)
 
     def _take_sums(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """What was kept back, by places bool[h] and gradients [t, dim]; nothing is, afterwards."""
-        touched, self.summed = self.summed, torch.zeros_like(self.summed)
-        gradients = self.sums[touched.to(self.sums.device)]
+        """What was kept back, as `Push.times` and its gradients; nothing is, afterwards."""
+        times, self.times = self.times, torch.zeros_like(self.times)
+        gradients = self.sums[times.bool().to(self.sums.device)]
         self.sums.zero_()
-        return touched, gradients
+        return times, gradients
 
     def everything(self) -> torch.Tensor:
         """bool[h], all set."""
@@ -180,43 +185,57 @@ class HotTable(PrioritizedTable):
 
     def pull(self, step: int, wanted: torch.Tensor) -> Push:
         """A push of nothing, for values alone; they include `step` updates."""
-        return Push(~self.everything(), self.copies[:0], wanted, 1.0, step)
+        return Push(torch.zeros_like(self.times), self.copies[:0], wanted, 1.0, step)
 
     def push_of_sums(self, step: int) -> Push:
         """A push of what was kept back, for all values."""
         return Push(*self._take_sums(), self.everything(), 1.0, step)
 
     def push(self, push: Push) -> Fresh:
-        """On `critical`: gradients to the owners, who update each row once; back come the values that are wanted, where
-        the copy is not as new as the row."""
+        """On `critical`: gradients to the owners, who update; back come the values that are wanted, where the copy is
+        not as new as the row."""
         ranks, size, largest = self._context.ranks, len(self._own), max(self._splits)
         per_rank = [size] * ranks
-        message = push.touched.to(torch.uint8) + 2 * push.wanted.to(torch.uint8)
-        asked = self.exchange(CRITICAL, message, self._splits, per_rank, largest, "ids").wait()
-        touched, wanted = (asked & 1).bool(), (asked & 2).bool().view(ranks, size)
+        message = push.wanted + 2 * push.times
+        asked = self.exchange(CRITICAL, message, self._splits, per_rank, largest, "ids").wait().view(ranks, size)
+        wanted, times = (asked & 1).bool(), asked >> 1
         gradients = self.exchange(
             CRITICAL,
             push.gradients,
-            count_set(push.touched, self._splits),
-            count_set(touched, per_rank),
+            count_set(push.times.bool(), self._splits),
+            count_set(times.bool().flatten(), per_rank),
             largest,
             "gradients.hot",
         ).wait()
-        device, slots = self.shard.weight.device, self._own.repeat(ranks)
-        self.shard.apply(slots[touched].to(device), gradients, push.step, scale=push.scale)
-        self._current[:, touched.view(ranks, size).any(0)] = False
+        self._update_hot(times, gradients, push)
+        self._current[:, times.bool().any(0)] = False
         due = (wanted & ~self._current).flatten()
         self._current |= wanted
         told = self.exchange(CRITICAL, due.to(torch.uint8), per_rank, self._splits, largest, "ids").wait().bool()
         values = self.exchange(
             CRITICAL,
-            self.shard.read(slots[due].to(device)),
+            self.shard.read(self._own.repeat(ranks)[due].to(self.shard.weight.device)),
             count_set(due, per_rank),
             count_set(told, self._splits),
             largest,
             "rows.hot",
         ).wait()
         return Fresh(told.nonzero().flatten(), values)
+
+    def _update_hot(self, times: torch.Tensor, gradients: torch.Tensor, push: Push) -> None:
+        """Each row as often as the rank that had it in the most batches had it, with its mean gradient over those.
+
+        `times`: uint8[ranks, h] of own places; `gradients`: [v, dim], where they are not 0.
+        """
+        device, updates = self.shard.weight.device, times.amax(0)
+        sent = times.bool().flatten()
+        slots, each = self._own.repeat(len(times))[sent], updates.repeat(len(times))[sent]
+        gradients = gradients / each.to(gradients)[:, None]
+        rounds = int(updates.max()) if len(updates) else 0
+        for nth in range(rounds):
+            chosen = each > nth
+            rows = slots[chosen].to(device)
+            self.shard.apply(rows, gradients[chosen.to(device)], push.step - rounds + nth + 1, scale=push.scale)
 
     def adopt(self, fresh: Fresh) -> None:
         """Copies take the values."""
