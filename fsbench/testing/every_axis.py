@@ -52,11 +52,20 @@ def check_declarations(case: Case) -> None:
     for flag in _FLAGS[case.axis]:
         if not isinstance(getattr(strategy, flag), bool):
             raise Fault(f"{flag} is {getattr(strategy, flag)!r}; expected True or False")
+    _check_staleness(strategy)
     if (reason := strategy.requirements()) is not None and not (isinstance(reason, str) and reason):
         raise Fault(f"requirements() returned {reason!r}; expected a reason, or None")
     _check_lanes(strategy)
     if wrong := set(getattr(strategy, "on_host", ())) - set(get_args(WaitClass)):
         raise Fault(f"on_host has {', '.join(map(str, sorted(wrong)))}; valid: {', '.join(get_args(WaitClass))}")
+
+
+def _check_staleness(strategy: Any) -> None:
+    staleness = getattr(strategy, "staleness", 0)
+    if isinstance(staleness, bool) or not isinstance(staleness, int) or staleness < 0:
+        raise Fault(f"staleness is {staleness!r}; expected a number of steps, 0 if rows are never stale")
+    if staleness and strategy.exact:
+        raise Fault(f"staleness is {staleness}, and exact is True; a row that lacks updates is not exact")
 
 
 def _check_lanes(strategy: Any) -> None:
