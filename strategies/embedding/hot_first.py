@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
     from fsbench_strategies.embedding.hot_table import Fresh, HotTable, Push, Split
 
+_WORTH = 0.75
+"""How often a rank must ask for a row, between two refreshes, to be worth the row that each refresh sends it. At 1,
+bytes break even; a little below, they pay for a row that nobody waits for."""
+
 
 @dataclass
 class _Copies:
@@ -54,8 +58,8 @@ class HotFirst(Prioritized):
     n-th of the total, n being the most batches in which a rank had it (up to 127). With SGD that moves a row as the
     sum does. With row-wise Adagrad and lazy Adam it does what n steps with equal gradients do: of gradients that
     differ, they see the square of the mean instead of the mean of squares, and are damped less by their noise. Adam's
-    bias correction counts the n steps up to the last. Rows that all ranks together ask for less than once a rank and
-    refresh stay cold: their copies would cost more than they save (at `staleness=0`, less than once a step).
+    bias correction counts the n steps up to the last. Rows that all ranks together ask for less than 3/4 times a rank
+    and refresh stay cold: their copies would cost more than they save (at `staleness=0`, less than once a step).
     `state_dict` is complete after `flush`, which sends what is kept back.
     """
 
@@ -123,9 +127,7 @@ class HotFirst(Prioritized):
         (step, ids), self._waiting = self._waiting, None
         self.flush()
         passed, coverage = step - self._since, self.options.coverage
-        # A refresh costs a row for each rank, and saves what the ranks would have asked for meanwhile. Without, a row
-        # costs each rank two bytes a step, and saves the IDs.
-        least = self.context.ranks / self.staleness if self.staleness else 1.0
+        least = _WORTH * self.context.ranks / self.staleness if self.staleness else 1.0
         for name, table in self._tables.items():
             self._submit(CRITICAL, partial(table.renew, passed, coverage, least)).wait()
             self._copies[name] = _Copies()

@@ -28,13 +28,14 @@ class Popularity:
 
     def hottest(self, coverage: float, least: float) -> torch.Tensor:
         """int64[h], ascending: the fewest slots that make `coverage` of what was counted; of these, all that were asked
-        for at least `least` times a step, not counting one, by which they were noticed. What is known fades then."""
+        for more than once, and at least `least` times a step. What is known fades afterwards."""
         asked = self._counts.nonzero().flatten()
         falling = asked[self._counts[asked].argsort(descending=True, stable=True)]
         mass = self._counts[falling].double().cumsum(0)
         enough = int(torch.searchsorted(mass, coverage * mass[-1])) + 1 if len(mass) else 0
         hot = falling[:enough]
-        hot = hot[self._counts[hot] - 1 >= least * self._steps]
+        counts = self._counts[hot]
+        hot = hot[(counts > 1) & (counts >= least * self._steps)]
         self._counts *= self._decay
         self._steps *= self._decay
         return hot.sort().values
