@@ -169,12 +169,14 @@ def test_hot_rows_follow_a_drift(ranks, staleness):
     """At step 16 the popular rows become others: after the counts have faded, those are hot."""
     embedding = f"hot-first:staleness={staleness},renew=4,coverage=0.6"
     counts = ranks.run(train_and_count, 2, embedding, "drifting", 48)[0]
-    hot = np.array([step["hot"] for step in counts])
-    cold = np.array([step["cold"] for step in counts])
-    share = np.diff(hot) / (np.diff(hot) + np.diff(cold))
-    assert share[10:14].mean() > 0.5  # before the drift
-    assert share[17:19].mean() < 0.2  # just after
-    assert share[-6:].mean() > 0.5
+
+    def share(first, last):
+        hot, cold = (counts[last][of] - counts[first][of] for of in ("hot", "cold"))
+        return hot / (hot + cold)
+
+    assert share(8, 16) > 0.5
+    assert share(17, 19) < 0.2
+    assert share(39, 47) > 0.5
 
 
 def train_and_count(rank, ranks, embedding, script, steps):
@@ -258,10 +260,11 @@ def test_exact_hot_rows_move_no_more_than_plain(ranks, tmp_path):
     assert moved(ours) <= moved(plain)
 
 
+@pytest.mark.slow
 def test_copies_of_four_steps_halve_what_is_moved_of_popular_rows(ranks, tmp_path):
-    """Zipf items, 120 steps, the first choices of hot rows included."""
-    workload = support.with_options(FP32, batch=8, items=2000, categories=200, max_len=2100, negatives=64, eval_users=1)
-    plain, ours = (report(ranks, tmp_path, name, workload, 120)[0] for name in ("plain", "hot-first:staleness=4"))
+    """Zipf items, 60 steps, the first choices of hot rows included."""
+    workload = support.with_options(FP32, batch=8, items=1000, categories=100, max_len=1000, negatives=64, eval_users=1)
+    plain, ours = (report(ranks, tmp_path, name, workload, 60)[0] for name in ("plain", "hot-first:staleness=4"))
     assert moved(ours) < 0.55 * moved(plain)
 
 

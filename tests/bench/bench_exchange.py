@@ -156,8 +156,12 @@ def test_class_split_on_the_owner(benchmark, capsys):
     generator = torch.Generator().manual_seed(0)
     before, now = (torch.randint(ROWS // 2, (STEP_IDS,), generator=generator) for _ in range(2))
     stamps = RowClasses(SimpleNamespace(shard=SimpleNamespace(ids=range(ROWS // 2))))
-    stamps.last_step[before] = 0
-    shared, needed = benchmark(stamps.split, 1, now, 0, before)
+
+    def met_before():
+        stamps.last_step.fill_(-1)
+        stamps.last_step[before] = 0
+
+    shared, needed = benchmark.pedantic(stamps.split, (1, now, 0, before), setup=met_before, rounds=50)
     assert shared.equal(torch.isin(now, before))
     assert needed.equal(torch.isin(before, now))
     with capsys.disabled():
