@@ -174,9 +174,9 @@ def test_hot_rows_follow_a_drift(ranks, staleness):
         hot, cold = (counts[last][of] - counts[first][of] for of in ("hot", "cold"))
         return hot / (hot + cold)
 
-    assert share(8, 16) > 0.5
+    assert share(8, 16) > 0.4
     assert share(17, 19) < 0.2
-    assert share(39, 47) > 0.5
+    assert share(39, 47) > 0.4
 
 
 def train_and_count(rank, ranks, embedding, script, steps):
