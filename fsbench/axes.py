@@ -240,6 +240,9 @@ class EmbeddingExchange(Strategy):
     """Of the tables that it can hold, the widest last. A workload with others is unsupported."""
     optimizers: ClassVar[tuple[TableOptimizer, ...]] = get_args(TableOptimizer)
     """Of the tables that it can train, the one with the most state last."""
+    staleness: int = 0
+    """The most steps whose updates a row of `lookup` may lack; 0 if it is exact. Set in `__init__` if an option
+    says."""
 
     @abstractmethod
     def build(self, tables: Sequence[TableSpec]) -> None:
@@ -263,6 +266,15 @@ class EmbeddingExchange(Strategy):
 
     def flush(self) -> None:
         """Finishes every pending update. Called before evaluations and checkpoints."""
+
+    def rows_asked(self) -> Sequence[int]:
+        """By batch from the first, how many rows all ranks asked of this rank's shards; empty if it does not tell."""
+        return ()
+
+    def rows_by_class(self) -> Mapping[str, int]:
+        """Distinct rows of this rank's batches so far: `hot`, found in copies on this rank, and `cold`, all others.
+        Empty without such classes."""
+        return {}
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 from fsbench.axes import TableSpec
 from fsbench.samples import Jagged, Samples
 from fsbench.workload import Batch, Workload
+from tests import support
 
 ROWS, DIM, PER_RANK = 60, 4, 3
 
@@ -43,7 +44,14 @@ def sparse_samples(step, sample):
     return [] if sample % 3 == 0 or step % 4 == 3 else [(step * 11 + sample * 5 + i) % ROWS for i in range(3)]
 
 
-SCRIPTS = {f.__name__: f for f in (disjoint, same, one_row, all_equal, returning, sparse_samples)}
+def drifting(step, sample):
+    """Of a few rows that all want, others from step 16 on; and some that few want."""
+    popular = 0 if step < 16 else 40
+    return [*(popular + (sample + i) % 4 for i in range(3)), 10 + (step * 7 + sample * 5) % 23]
+
+
+SCRIPTS = {f.__name__: f for f in (disjoint, same, one_row, all_equal, returning, sparse_samples, drifting)}
+OPTIMIZERS = ("sgd", "rowwise-adagrad", "lazy-adam")
 
 
 class Scripted(Workload):
@@ -106,3 +114,123 @@ class Scripted(Workload):
 
     def fingerprint(self):
         return {}
+
+
+class Linear(Scripted):
+    """The loss is the sum of all rows: gradients do not depend on them, and a row tells how many updates it has had.
+
+    The model keeps (IDs, rows) of each step in `seen`.
+    """
+
+    def build_model(self, dtype):
+        import torch
+
+        class Model(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.unused = torch.nn.Parameter(torch.zeros(1, dtype=dtype))
+                self.seen = []
+
+            def forward(self, batch, rows):
+                self.seen.append((batch.ids["t0"].numpy().copy(), rows["t0"].detach().numpy().copy()))
+                return rows["t0"].sum() + (0 * self.unused).sum()
+
+        return Model()
+
+
+class Pooled(Scripted):
+    """Bags of IDs: two features of each sample look up table `shared`, to be summed and averaged, a third one `wide`.
+
+    The contract knows IDs and rows; bags are the model's. Features of one table follow each other in its IDs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("one_row", 2, "rowwise-adagrad")
+
+    def tables(self):
+        return [
+            TableSpec("shared", ROWS, DIM, self._optimizer, lr=0.1, init_std=1.0),
+            TableSpec("wide", ROWS, 7, self._optimizer, lr=0.1, init_std=1.0),
+        ]
+
+    def build_batch(self, samples, dtype):
+        import torch
+
+        column = samples.columns["items"]
+        ids = torch.from_numpy(np.ascontiguousarray(column.values, np.int64))
+        bag = torch.from_numpy(np.repeat(np.arange(len(samples)), column.lengths))
+        wanted = torch.from_numpy(np.sin(samples.index + 1.0)).to(dtype)
+        both = torch.cat([ids, (ids * 7 + 3) % ROWS])
+        return Batch(samples, {"shared": both, "wide": ROWS - 1 - ids}, {"bag": bag, "y": wanted})
+
+    def build_model(self, dtype):
+        import torch
+
+        class Model(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.image = torch.nn.Linear(2 * DIM + 7, 1, dtype=dtype)
+
+            def forward(self, batch, rows):
+                bag, bags = batch.features["bag"], len(batch.features["y"])
+                first, second = rows["shared"].split(len(bag))
+                size = torch.bincount(bag, minlength=bags).clamp(min=1)[:, None]
+
+                def pooled(values):
+                    return values.new_zeros(bags, values.shape[1]).index_add(0, bag, values)
+
+                inputs = torch.cat([pooled(first), pooled(second) / size, pooled(rows["wide"])], 1)
+                return (self.image(inputs)[:, 0] - batch.features["y"]).square().sum()
+
+        return Model()
+
+
+def left_behind(trainer, driver, losses=()):
+    """Losses (after earlier ones), tables and dense weights; closes the trainer."""
+    from fsbench.train.session import global_losses
+    from fsbench.train.trainer import close_trainer
+
+    state = trainer.strategies.embedding.state_dict()
+    left = {
+        "losses": [*losses, *global_losses(driver)],
+        "tables": {f"{t}.{n}": value.numpy() for t, table in state.items() for n, value in table.items()},
+        "dense": {name: tensor.numpy() for name, tensor in trainer.model.state_dict().items()},
+        "counts": [],
+    }
+    close_trainer(trainer)
+    return left
+
+
+def train_scripted(rank, ranks, embedding, script, tables, optimizer, steps, stop_at=None, folder=None, then=None):
+    """What training leaves; with `stop_at`, through a checkpoint and a fresh trainer, with the strategy `then`."""
+    from fsbench.train import checkpoint
+    from fsbench.train.driver import Driver
+    from fsbench.train.session import global_losses
+    from fsbench.train.trainer import close_trainer
+
+    def fresh(strategy):
+        return support.open_workload(rank, ranks, Scripted(script, tables, optimizer), embedding=strategy)
+
+    trainer, first, losses = fresh(embedding), 0, []
+    if stop_at is not None:
+        driver = Driver(trainer, 0, stop_at)
+        driver.run()
+        losses = global_losses(driver)
+        saved = folder / embedding.partition(":")[0]
+        checkpoint.save(trainer, saved, driver.step)
+        close_trainer(trainer)
+        trainer = fresh(then or embedding)
+        first = checkpoint.load(trainer, saved)
+    driver = Driver(trainer, first, steps)
+    driver.run()
+    return left_behind(trainer, driver, losses)
+
+
+def assert_same_bits(ours, reference):
+    assert ours["losses"] == reference["losses"]
+    for part in ("tables", "dense"):
+        assert ours[part].keys() == reference[part].keys()
+        for name, values in reference[part].items():
+            assert np.array_equal(ours[part][name], values), name
+    for left, right in zip(ours["counts"], reference["counts"], strict=True):
+        assert np.array_equal(left, right)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests import support
+from tests.scripted import OPTIMIZERS, assert_same_bits, train_scripted
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
 
@@ -39,18 +40,6 @@ def train(rank, ranks, embedding, *, steps=50, evaluate_at=None, sharding="cost-
     return left
 
 
-def assert_same_bits(ours, reference):
-    import numpy as np
-
-    assert ours["losses"] == reference["losses"]
-    for part in ("tables", "dense"):
-        assert ours[part].keys() == reference[part].keys()
-        for name, values in reference[part].items():
-            assert np.array_equal(ours[part][name], values), name
-    for left, right in zip(ours["counts"], reference["counts"], strict=True):
-        assert np.array_equal(left, right)
-
-
 def compare(ranks, count, **how):
     call = lambda embedding: ranks.run(_call, count, embedding, how, limit_s=60)  # noqa: E731
     plain, prioritized = call("plain"), call("prioritized:check=true")
@@ -61,9 +50,6 @@ def compare(ranks, count, **how):
 
 def _call(rank, ranks, embedding, how):
     return train(rank, ranks, embedding, **how)
-
-
-OPTIMIZERS = ("sgd", "rowwise-adagrad", "lazy-adam")
 
 
 @pytest.mark.parametrize(
@@ -88,39 +74,6 @@ def test_an_evaluation_in_the_middle_changes_nothing_and_sees_every_update(ranks
 @pytest.mark.parametrize("holder", [0, 2])
 def test_ranks_without_a_sample_take_part(ranks, holder):
     compare(ranks, 3, steps=8, all_on=holder)
-
-
-def train_scripted(rank, ranks, embedding, script, tables, optimizer, steps, stop_at=None, folder=None):
-    """Losses, tables and dense weights; with `stop_at`, through a checkpoint and a fresh trainer."""
-    from fsbench.train import checkpoint
-    from fsbench.train.driver import Driver
-    from fsbench.train.session import global_losses
-    from fsbench.train.trainer import close_trainer
-    from tests.scripted import Scripted
-
-    def fresh():
-        return support.open_workload(rank, ranks, Scripted(script, tables, optimizer), embedding=embedding)
-
-    trainer, first, losses = fresh(), 0, []
-    if stop_at is not None:
-        driver = Driver(trainer, 0, stop_at)
-        driver.run()
-        losses = global_losses(driver)
-        checkpoint.save(trainer, folder / embedding.partition(":")[0], driver.step)
-        close_trainer(trainer)
-        trainer = fresh()
-        first = checkpoint.load(trainer, folder / embedding.partition(":")[0])
-    driver = Driver(trainer, first, steps)
-    driver.run()
-    state = trainer.strategies.embedding.state_dict()
-    left = {
-        "losses": losses + global_losses(driver),
-        "tables": {f"{t}.{n}": value.numpy() for t, table in state.items() for n, value in table.items()},
-        "dense": {name: tensor.numpy() for name, tensor in trainer.model.state_dict().items()},
-        "counts": [],
-    }
-    close_trainer(trainer)
-    return left
 
 
 @pytest.mark.parametrize("script", ["disjoint", "same", "one_row", "all_equal", "returning", "sparse_samples"])

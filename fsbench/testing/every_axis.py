@@ -67,6 +67,7 @@ def check_declarations(case: Case) -> None:
     for flag in _FLAGS[case.axis]:
         if not isinstance(getattr(strategy, flag), bool):
             raise Fault(f"{flag} is {getattr(strategy, flag)!r}; expected True or False")
+    _check_staleness(strategy)
     if (reason := strategy.requirements()) is not None and not (isinstance(reason, str) and reason):
         raise Fault(f"requirements() returned {reason!r}; expected a reason, or None")
     _check_lanes(strategy)
@@ -81,6 +82,14 @@ def _check_tables(strategy: EmbeddingExchange) -> None:
         ours, valid = getattr(strategy, name), getattr(EmbeddingExchange, name)
         if not (isinstance(ours, tuple) and ours and set(ours) <= set(valid)):
             raise Fault(f"{name} is {ours!r}; expected a tuple of {', '.join(valid)}, or of some of them")
+
+
+def _check_staleness(strategy: Any) -> None:
+    staleness = getattr(strategy, "staleness", 0)
+    if isinstance(staleness, bool) or not isinstance(staleness, int) or staleness < 0:
+        raise Fault(f"staleness is {staleness!r}; expected a number of steps, 0 if rows are never stale")
+    if staleness and strategy.exact:
+        raise Fault(f"staleness is {staleness}, and exact is True; a row that lacks updates is not exact")
 
 
 def _check_lanes(strategy: Any) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from fsbench.axes import TableSpec
+from fsbench.train.distinct import Distinct
 
 _INIT_BLOCK = 65_536
 _GOLDEN = 0.6180339887498949
@@ -50,8 +51,14 @@ class RowPartition:
 
     def key(self, ids: torch.Tensor) -> torch.Tensor:
         """int64[m] IDs to int64[m] keys, `owner * slots + slot`: sorting by key groups IDs by owner."""
+        owner, slot = self.find(ids)
+        return owner * self.slots + slot
+
+    def find(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """int64[m] IDs to their owners and slots, int64[m] each."""
         place = ids * self.multiplier % self.rows
-        return place % self.ranks * self.slots + place // self.ranks
+        slot = place // self.ranks
+        return place - slot * self.ranks, slot
 
     def ids(self, rank: int) -> torch.Tensor:
         """int64[size(rank)]: the IDs that a rank owns, by slot."""
@@ -77,6 +84,7 @@ class TableShard:
         self.spec = spec
         self.ids = partition.ids(rank)
         self.weight = initial_rows(spec, self.ids, seed).to(dtype).to(device)
+        self._distinct = Distinct(len(self.ids))
         self.state: dict[str, torch.Tensor] = {}
         if spec.optimizer == "rowwise-adagrad":
             self.state["sum"] = self.weight.new_zeros(len(self.ids))
@@ -89,7 +97,7 @@ class TableShard:
         return self.weight.index_select(0, slots)
 
     def apply(self, slots: torch.Tensor, gradients: torch.Tensor, step: int, *, scale: float) -> None:
-        """Updates rows in place.
+        """Updates rows in place. Two threads may do so at once, each its own rows.
 
         Args:
             slots: int64[m], repeats allowed: their gradients are added in the order given.
@@ -99,7 +107,7 @@ class TableShard:
         """
         if not len(slots):
             return
-        rows, place = torch.unique(slots, return_inverse=True)
+        rows, place = self._distinct(slots)
         summed = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
         getattr(self, "_" + self.spec.optimizer.replace("-", "_"))(rows, summed.mul_(scale), step)
 

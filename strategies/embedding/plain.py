@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fsbench.axes import EXCHANGE, EmbeddingExchange, TableSpec, TargetCounts
 
@@ -33,10 +33,26 @@ class Plain(EmbeddingExchange):
     uses = frozenset({"collectives"})
     lanes = (EXCHANGE,)
 
+    @dataclass(frozen=True)
+    class Options:
+        """`wire`: what rows and gradients are sent as, rounded to nearest; by default the model's own type. One that is
+        narrower than that is not exact."""
+
+        wire: Literal["fp32", "bf16"] | None = None
+
+    options: Options
+
+    def __init__(self, options: Any = None) -> None:
+        super().__init__(options)
+        self.exact = self.options.wire is None
+
     def build(self, tables: Sequence[TableSpec]) -> None:
         from fsbench.train.row_exchange import ShardedTable
+        from fsbench.train.wire import is_lossless
 
-        self._tables = {spec.name: ShardedTable(spec, self.context) for spec in tables}
+        wire = self.options.wire
+        self.exact = is_lossless(wire, self.context.dtype)
+        self._tables = {spec.name: ShardedTable(spec, self.context, wire=wire) for spec in tables}
         self._pending: dict[str, _Pending] = {}
 
     def lookup(self, step: int, ids: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -64,6 +80,11 @@ class Plain(EmbeddingExchange):
                 "gradients",
             ).wait()
             table.shard.apply(asked.slots, gradients, step + 1, scale=1.0 / max(1, counts.total))
+
+    def rows_asked(self) -> Sequence[int]:
+        from fsbench.train.row_exchange import rows_asked
+
+        return rows_asked(self._tables.values())
 
     def state_dict(self) -> dict[str, Any]:
         return {name: table.full(EXCHANGE) for name, table in self._tables.items()}
