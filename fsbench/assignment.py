@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +22,16 @@ def checked_assign(sharding: Sharding, meta: BatchMeta) -> NDArray[np.int64]:
     if fault := _fault(sharding, meta, assignment):
         raise FsbenchError(f"sharding {type(sharding).__name__}, step {meta.step}: {fault}")
     return assignment.astype(np.int64, copy=False)
+
+
+def unheeded_options(sharding: Sharding) -> list[str]:
+    """Options, `token_limit=8`, that were set and that only a run of the suite heeds: it weighs samples and ranks by
+    them, and hands the result to `assign`."""
+    options, default = sharding.options, Sharding.Options()
+    if not isinstance(options, Sharding.Options):
+        return []
+    set_to = {field.name: getattr(options, field.name) for field in dataclasses.fields(default)}
+    return [f"{name}={value}" for name, value in set_to.items() if value != getattr(default, name)]
 
 
 def _fault(sharding: Sharding, meta: BatchMeta, assignment: NDArray) -> str | None:

@@ -15,17 +15,18 @@ needs numpy only. `examples/balanced_*.py` are whole programs.
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fsbench.assignment import checked_assign
+from fsbench.assignment import checked_assign, unheeded_options
 from fsbench.axes import BatchMeta, Sharding
 from fsbench.errors import Unsupported, UserError
 from fsbench.options import Spec
-from fsbench.per_sample import PerSample, from_lengths, read_lengths, size_of
+from fsbench.per_sample import PerSample, from_lengths, read_lengths, size_of, whole
 from fsbench.plugins import create
 
 Int64 = NDArray[np.int64]
@@ -106,22 +107,19 @@ class BalancedBatches:
         speeds: ArrayLike | None = None,
         token_limit: int | None = None,
     ) -> None:
-        for name, value, least in (("ranks", ranks, 1), ("samples_per_rank", samples_per_rank, 1), ("seed", seed, 0)):
-            if value < least:
-                raise UserError(f"{name} is {value}; expected at least {least}")
-        if not 0 <= rank < ranks:
+        self.ranks, self.rank = _whole("ranks", ranks, 1), _whole("rank", rank, 0)
+        if self.rank >= self.ranks:
             raise UserError(f"rank is {rank}; expected 0 to {ranks - 1}")
+        self.samples_per_rank, self.seed = _whole("samples_per_rank", samples_per_rank, 1), _whole("seed", seed, 0)
         self.samples = size_of(data)
-        self.ranks, self.rank, self.samples_per_rank = ranks, rank, samples_per_rank
-        self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
+        self.shuffle, self.drop_last = bool(shuffle), bool(drop_last)
         self.sharding = _strategy(sharding)
-        self._sharding_name = sharding if isinstance(sharding, str) else type(sharding).__name__
         self._lengths = read_lengths(data, lengths, self.samples)
         costs = self._lengths if cost is None else from_lengths("cost", cost, self._lengths)
         self._costs = costs.astype(np.float64, copy=False)
-        self._targets = None if targets is None else from_lengths("targets", targets, self._lengths)
-        self._speeds = _read_speeds(speeds, ranks)
-        self._token_limit = token_limit
+        self._targets = None if targets is None else whole("targets", from_lengths("targets", targets, self._lengths))
+        self._speeds = _read_speeds(speeds, self.ranks)
+        self._token_limit = None if token_limit is None else _whole("token_limit", token_limit, 1)
         self._resumed = (0, 0)
         self.set_epoch(0)
 
@@ -131,7 +129,11 @@ class BalancedBatches:
         return whole + (rest > 0 and not self.drop_last)
 
     def __iter__(self) -> Iterator[list[int]]:
-        """This rank's indices, batch by batch, from `first` to the end of the epoch."""
+        """This rank's indices, batch by batch, from `first` to the end of the epoch.
+
+        Raises:
+            ValueError: what the strategy refuses, such as a token limit that it cannot keep, and one that it could.
+        """
         # The order is kept, so that `set_epoch` disturbs no iteration under way.
         order, step = self._order, self.epoch * len(self)
         for k in range(self.first, len(self)):
@@ -143,9 +145,7 @@ class BalancedBatches:
 
         Every rank must choose the same, also without `shuffle`.
         """
-        if epoch < 0:
-            raise UserError(f"epoch is {epoch}; expected at least 0")
-        self.epoch = epoch
+        self.epoch = _whole("epoch", epoch, 0)
         self._order = _shuffled(self.samples, self.seed, epoch) if self.shuffle else None
 
     @property
@@ -170,7 +170,9 @@ class BalancedBatches:
     @property
     def fingerprint(self) -> str:
         """A digest of all that decides which rank trains what, in any epoch."""
-        options = (*self._order_of().values(), self.ranks, self.drop_last, self._token_limit, self._sharding_name)
+        kind = type(self.sharding)
+        strategy = f"{kind.__module__}.{kind.__qualname__}", self.sharding.options
+        options = (*self._order_of().values(), self.ranks, self.drop_last, self._token_limit, strategy)
         digest = hashlib.blake2b(repr(options).encode(), digest_size=16)
         for numbers in (self._lengths, self._costs, self._speeds):
             digest.update(np.ascontiguousarray(numbers, "<f8").tobytes())
@@ -188,10 +190,14 @@ class BalancedBatches:
         Raises:
             UserError: the state is about another order of samples: what differs.
         """
+        if missing := ({"epoch", "trained", *self._order_of()} - dict(state or {}).keys()):
+            raise UserError(
+                f"the state to resume has no {', '.join(sorted(missing))}; expected what state_dict() gives"
+            )
         for name, ours in self._order_of().items():
             if state[name] != ours:
                 raise UserError(f"the state to resume has {name}={state[name]}, these batches have {name}={ours}")
-        self._resumed = (state["epoch"], self._possible(state["trained"]))
+        self._resumed = (_whole("epoch", state["epoch"], 0), self._possible(state["trained"]))
         self.set_epoch(state["epoch"])
 
     def _order_of(self) -> dict[str, Any]:
@@ -204,7 +210,7 @@ class BalancedBatches:
         }
 
     def _possible(self, trained: int) -> int:
-        if not 0 <= trained <= len(self):
+        if _whole("trained", trained, 0) > len(self):
             raise UserError(f"trained is {trained}; expected 0 to {len(self)}, the batches of an epoch")
         return trained
 
@@ -239,8 +245,12 @@ class BalancedBatches:
 
 
 def _strategy(sharding: str | Sharding) -> Sharding:
-    strategy = _created(sharding) if isinstance(sharding, str) else sharding
+    strategy: Sharding = create("sharding", Spec.parse(sharding)) if isinstance(sharding, str) else sharding
     name = sharding if isinstance(sharding, str) else type(sharding).__name__
+    if not isinstance(strategy, Sharding):
+        raise UserError(f"sharding is {name}; expected the name of a strategy, or an object that is one")
+    if unheeded := unheeded_options(strategy):
+        raise UserError(f"sharding {name}: {unheeded[0]} is for fsbench run; give cost=, speeds= or token_limit= here")
     if reason := strategy.requirements():
         raise Unsupported(f"sharding {name}: {reason}")
     if type(strategy).reads is not Sharding.reads:
@@ -248,21 +258,28 @@ def _strategy(sharding: str | Sharding) -> Sharding:
     return strategy
 
 
-def _created(sharding: str) -> Sharding:
-    spec = Spec.parse(sharding)
-    # What the suite looks up or measures in a run; here nobody would heed it.
-    if unheeded := sorted({"costs", "profile", "speeds"} & spec.options.keys()):
-        raise UserError(f"sharding {sharding}: {unheeded[0]} is for fsbench run; give cost= or speeds= here")
-    strategy: Sharding = create("sharding", spec)
-    return strategy
-
-
 def _read_speeds(given: ArrayLike | None, ranks: int) -> Float64:
     """float64[ranks], relative to the fastest, as strategies have it."""
-    speeds = np.ones(ranks) if given is None else np.asarray(given, np.float64)
+    try:
+        speeds = np.ones(ranks) if given is None else np.asarray(given, np.float64)
+    except (TypeError, ValueError):
+        speeds = np.empty(0)
     if speeds.shape != (ranks,) or not (np.isfinite(speeds) & (speeds > 0)).all():
-        raise UserError(f"speeds are {speeds.tolist()}; expected {ranks} finite numbers > 0, one a rank")
-    return speeds / speeds.max()
+        raise UserError(f"speeds are {given!r}; expected {ranks} finite numbers > 0, one a rank")
+    relative = speeds / speeds.max()
+    if not relative.all():
+        raise UserError(f"speeds are {given!r}; the slowest is too slow beside the fastest for a float")
+    return relative
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise UserError(f"{name} is {value!r}; expected a whole number, at least {least}") from None
+    if number < least:
+        raise UserError(f"{name} is {number}; expected at least {least}")
+    return number
 
 
 def _shuffled(n: int, seed: int, epoch: int) -> Int64:

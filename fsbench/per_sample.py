@@ -61,8 +61,21 @@ def read_lengths(data: Any, lengths: ArrayLike | Callable[[Any], float], n: int)
 
 
 def from_lengths(name: str, given: PerSample, lengths: NDArray) -> NDArray:
-    """[n], from an array or from a function of the lengths."""
-    return read_numbers(name, given(lengths) if callable(given) else given, len(lengths))
+    """[n], from an array or from a function of the lengths, which gets them as float64[n]: integers may be too narrow
+    for what it makes of them."""
+    return read_numbers(name, given(lengths.astype(np.float64)) if callable(given) else given, len(lengths))
+
+
+def whole(name: str, values: NDArray) -> NDArray[np.int64]:
+    """[n] whole numbers as int64.
+
+    Raises:
+        UserError: one with a fraction, or too large to be added up.
+    """
+    bad = np.flatnonzero((values != np.floor(values)) | (values > MOST_TOKENS))
+    if len(bad):
+        raise UserError(f"{name} {values[bad[0]]} of sample {bad[0]} is not a whole number of at most 2**53")
+    return values.astype(np.int64)
 
 
 def read_numbers(name: str, given: ArrayLike, n: int) -> NDArray:

@@ -14,6 +14,8 @@ from fsbench import BalancedBatches, transformer_cost
 from fsbench.axes import Sharding
 from fsbench.errors import FsbenchError, Unsupported, UserError
 from fsbench.plugins import find_plugins, load_plugin
+from fsbench_strategies.sharding.cost_aware import CostAware
+from fsbench_strategies.sharding.lpt import LPT
 from tests.support import AllOnOne
 
 SHARDINGS = [
@@ -113,6 +115,32 @@ def test_a_resumed_epoch_goes_on_where_it_stopped_and_the_next_begins_at_its_sta
     whole.set_epoch(4)
     resumed.set_epoch(4)
     assert list(resumed) == list(whole)
+
+
+@pytest.mark.parametrize("state", [None, {}, {"epoch": 0, "trained": 1}])
+def test_a_state_of_something_else_is_refused(state):
+    with pytest.raises(UserError, match=r"the state to resume has no .*; expected what state_dict"):
+        on(0, 2).load_state_dict(state)
+
+
+def test_costs_are_made_of_lengths_that_no_narrow_type_wraps():
+    lengths = np.array([3, 200, 250, 90], np.uint8)
+    narrow, wide = (
+        BalancedBatches("abcd", values, ranks=2, rank=0, samples_per_rank=2, cost=lambda length: length * length)
+        for values in (lengths, lengths.astype(np.int64))
+    )
+    assert narrow.fingerprint == wide.fingerprint
+    assert list(narrow) == list(wide)
+
+
+def test_fingerprints_tell_strategies_by_their_options_and_numbers_by_their_values():
+    def of(sharding="lpt", **more):
+        return BalancedBatches("abcd", [1, 2, 3, 4], samples_per_rank=2, rank=0, sharding=sharding, **more).fingerprint
+
+    assert of(ranks=2) == of(ranks=np.int64(2)) == of(LPT(), ranks=2)
+    assert of(ranks=2, shuffle=True) == of(ranks=2, shuffle=1)
+    assert of(ranks=2) != of("lpt:counts=free", ranks=2)
+    assert of("lpt:counts=free", ranks=2) == of(LPT(LPT.Options(counts="free")), ranks=2)
 
 
 def test_shuffled_epochs_differ_by_seed_and_epoch_and_by_nothing_else():
@@ -300,16 +328,27 @@ def test_what_a_function_makes_of_a_length_is_checked_too():
     [
         ({"ranks": 0}, "ranks is 0; expected at least 1"),
         ({"rank": 2}, "rank is 2; expected 0 to 1"),
-        ({"rank": -1}, "rank is -1; expected 0 to 1"),
+        ({"rank": -1}, "rank is -1; expected at least 0"),
         ({"samples_per_rank": 0}, "samples_per_rank is 0; expected at least 1"),
         ({"seed": -1}, "seed is -1; expected at least 0"),
-        ({"speeds": [1, 0]}, r"speeds are \[1.0, 0.0\]; expected 2 finite numbers > 0"),
+        ({"ranks": 2.0}, "ranks is 2.0; expected a whole number, at least 1"),
+        ({"samples_per_rank": "2"}, "samples_per_rank is '2'; expected a whole number"),
+        ({"token_limit": 0}, "token_limit is 0; expected at least 1"),
+        ({"token_limit": float("nan")}, "token_limit is nan; expected a whole number"),
+        ({"speeds": [1, 0]}, r"speeds are \[1, 0\]; expected 2 finite numbers > 0"),
+        ({"speeds": "fast"}, "speeds are 'fast'; expected 2 finite numbers"),
+        ({"speeds": [1e308, 1e-308]}, "the slowest is too slow beside the fastest"),
+        ({"targets": [1, 0.5, 1]}, "targets 0.5 of sample 1 is not a whole number"),
+        ({"targets": np.full(3, 2**60, np.uint64)}, "targets 1152921504606846976 of sample 0 is not a whole number of"),
+        ({"sharding": None}, "sharding is NoneType; expected the name of a strategy"),
+        ({"sharding": "cost-aware:token_limit=10"}, "token_limit=10 is for fsbench run; give cost=, speeds= or token"),
+        ({"sharding": CostAware(CostAware.Options(speeds="measured"))}, "speeds=measured is for fsbench run"),
         ({"speeds": [1, 1, 1]}, "expected 2 finite numbers > 0, one a rank"),
         ({"lengths": [1, 2]}, r"length: got int64 of shape \(2,\); expected 3 numbers, one a sample"),
         ({"lengths": ["a", "b", "c"]}, "expected 3 numbers"),
         ({"lengths": [1, 2, 1e20]}, "length 1e[+]20 of sample 2 is above 2[*][*]53"),
-        ({"cost": lambda lengths: lengths.sum()}, r"cost: got int64 of shape \(\); expected 3 numbers"),
-        ({"sharding": "naive:costs=profile"}, "sharding naive:costs=profile: costs is for fsbench run; give cost= or"),
+        ({"cost": lambda lengths: lengths.sum()}, r"cost: got float64 of shape \(\); expected 3 numbers"),
+        ({"sharding": "naive:costs=profile"}, "sharding naive:costs=profile: costs=profile is for fsbench run; give"),
         ({"sharding": "cost-awar"}, "unknown sharding strategy 'cost-awar'; did you mean cost-aware"),
         ({"data": (i for i in range(3))}, "generator is no map-style data set: balancing needs len.. and .index."),
         ({"data": {1, 2, 3}}, "set is no map-style data set"),

@@ -43,6 +43,13 @@ def test_segments_weigh_nearly_the_same_and_differ_in_counts(alpha):
     assert counts(assignment, batch).max() > 3 * counts(assignment, batch).min()
 
 
+def test_high_powers_of_long_histories_overflow_nothing():
+    batch = of_lengths(np.arange(1, 101) * 200, ranks=4)
+    assignment = VariableBatch(VariableBatch.Options(alpha=20)).assign(batch)
+    weights = (batch.tokens / batch.tokens.max()) ** 20
+    assert np.bincount(assignment, weights).max() < 0.5 * weights.sum()
+
+
 def test_at_alpha_0_counts_are_equal():
     batch = of_lengths(np.arange(24) * 9, ranks=4)
     assert counts(VariableBatch(VariableBatch.Options(alpha=0)).assign(batch), batch).tolist() == [6] * 4

@@ -11,8 +11,9 @@ from laws import cost, law
 from numpy.typing import NDArray
 from sweep import Setting, Sweep
 
-from fsbench.assignment import checked_assign
+from fsbench.assignment import checked_assign, unheeded_options
 from fsbench.axes import BatchMeta, Sharding
+from fsbench.errors import UserError
 from fsbench.metrics.balance import least_straggler_share, padding_share, straggler_share
 from fsbench.options import Spec
 from fsbench.plugins import create
@@ -77,6 +78,8 @@ def share_of(metric: str, work: Work) -> float:
 
 def work_of(setting: Setting, sharding: str, seed: int, batches: int) -> Work:
     strategy: Sharding = create("sharding", Spec.parse(sharding))
+    if unheeded := unheeded_options(strategy):
+        raise UserError(f"{sharding}: {unheeded[0]} is for fsbench run; a prediction knows no limits and no times")
     arrivals = Arrivals(setting, seed)
     # Each rank reads for itself: a strategy may change what it reads when.
     loaders = [strategy.reads(arrivals) for _ in range(setting.ranks)]

@@ -65,7 +65,9 @@ def calibrate(
     batches = deal(len(drawn.samples), workload.samples_per_rank, seed)
     bench = RankBench(workload, device, seed)
     measured = _measure(bench, workload, drawn.samples, batches, started + seconds)
-    _check_enough(measured, len(drawn.samples), len(batches), seconds)
+    had_all = workload.samples_available is not None and drawn.read >= workload.samples_available
+    hurried = len(measured.held_out) < len(batches) or (len(drawn.samples) < samples and not had_all)
+    _check_enough(measured, len(drawn.samples), f"{seconds:g} s" if hurried else None)
     threads = torch.get_num_threads()
     # A thread's clock is not stopped by others that want the core, but it does not see helper threads, nor a GPU.
     on_thread = device.type == CPU and threads == 1
@@ -111,14 +113,13 @@ def _measure(
     )
 
 
-def _check_enough(measured: Measured, samples: int, dealt: int, seconds: float) -> None:
+def _check_enough(measured: Measured, samples: int, too_short: str | None) -> None:
+    """`too_short`: the time, if there would have been more to measure."""
     held_out = int(measured.held_out.sum())
     fitted, wanted = len(measured.held_out) - held_out, FEWEST_A_COEFFICIENT * max(1, len(measured.names))
     if fitted >= wanted and held_out >= FEWEST_HELD_OUT:
         return
-    cause, cure = f"{samples} samples", "--samples"
-    if len(measured.held_out) < dealt:
-        cause, cure = f"{seconds:g} s", "--seconds"
+    cause, cure = (too_short, "--seconds") if too_short else (f"{samples} samples", "--samples")
     raise UserError(
         f"{cause} gave {fitted} rank-batches to fit and {held_out} to test on; {wanted} and {FEWEST_HELD_OUT} are "
         f"needed: raise {cure}"

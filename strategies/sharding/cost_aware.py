@@ -91,7 +91,10 @@ class CostAware(Sharding):
         level(other)
         if other.slowest > other.enough and not tried:
             level(split)
-        return min(split, other, key=_merit)
+        best = min(split, other, key=_merit)
+        if self._free and best.slowest > best.enough:
+            best = min(best, split.restart(CostAware().assign(batch)), key=_merit)
+        return best
 
     def _deal_anew(self, split: Split, batch: BatchMeta) -> Split:
         """The first that is good enough, or the best of all."""

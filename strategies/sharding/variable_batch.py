@@ -65,7 +65,8 @@ class VariableBatch(Sharding):
         """
         check_batch(batch)
         falling = np.argsort(-batch.tokens, kind="stable")
-        weights = _rounded(batch.tokens[falling].astype(np.float64) ** self.options.alpha)
+        longest = max(1, batch.tokens.max(initial=0))  # beside which lengths are taken: powers would overflow
+        weights = _rounded((batch.tokens[falling] / longest) ** self.options.alpha)
         shares = batch.speeds if self._factors is None else batch.speeds * self._factors
         assignment = np.empty(len(weights), np.int64)
         assignment[falling] = np.searchsorted(cut(weights, shares), np.arange(len(weights)), side="right")
