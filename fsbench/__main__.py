@@ -14,7 +14,8 @@ def main() -> None:
     except SystemExit as ended:
         from fsbench.launch.endings import exit_at_once
 
-        exit_at_once(int(ended.code or 0))
+        if ended.code is None or isinstance(ended.code, int):
+            exit_at_once(ended.code or 0)
         raise
 
 

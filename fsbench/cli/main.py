@@ -18,7 +18,7 @@ import click
 import fsbench
 from fsbench.errors import FsbenchError
 from fsbench.options import nearest
-from fsbench.results.printable import visible
+from fsbench.results.printable import one_line, visible
 
 COMMANDS = {
     "run": "fsbench.cli.run:run",
@@ -92,14 +92,14 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _fail(message: str, exit_code: int) -> int:
-    click.echo(f"fsbench: error: {_one_line(message)}", err=True)
+    click.echo(f"fsbench: error: {_limited(message)}", err=True)
     return exit_code
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    click.echo(f"fsbench: warning: {_one_line(str(message))}", err=True)
+    click.echo(f"fsbench: warning: {_limited(str(message))}", err=True)
 
 
-def _one_line(text: str) -> str:
-    line = visible(" ".join(text.split()))
+def _limited(text: str) -> str:
+    line = visible(one_line(text))
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."

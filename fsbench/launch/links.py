@@ -24,6 +24,7 @@ from pathlib import Path
 from fsbench.errors import Unsupported
 from fsbench.launch.system import state_of
 from fsbench.options import BitRate
+from fsbench.results.printable import one_line
 
 INTERFACE = "veth0"
 """The interface of a host, by the same name in each of the namespaces."""
@@ -119,7 +120,7 @@ def _run(command: str) -> None:
     # In a session of its own: a Ctrl-C is for fsbench, which cleans up with these same tools.
     done = subprocess.run(command.split(), capture_output=True, text=True, start_new_session=True)
     if done.returncode:
-        answer = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        answer = one_line(done.stderr) or f"exit code {done.returncode}"
         raise Unsupported(f"{command}: {answer}")
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+from fsbench.results.printable import one_line
+
 _DEPTH = 3
 """Lines of a thread's stack that are shown, innermost first."""
 _IDLE = {("lanes.py", "_drain"), ("tasks.py", "serve")}
@@ -39,7 +41,7 @@ def whereabouts() -> str:
 
 def in_a_line(error: BaseException) -> str:
     """What was raised, and the innermost line of its traceback that tells something."""
-    message = " ".join(str(error).split())
+    message = one_line(str(error))
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _foreign(frame.filename)]
     where = f" in {frames[-1].name} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {message}{where}"

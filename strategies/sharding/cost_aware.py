@@ -93,7 +93,7 @@ class CostAware(Sharding):
             level(split)
         best = min(split, other, key=_merit)
         if self._free and best.slowest > best.enough:
-            best = min(best, split.restart(CostAware().assign(batch)), key=_merit)
+            best = min(best, split.restart(CostAware()._balance(batch).assignment), key=_merit)
         return best
 
     def _deal_anew(self, split: Split, batch: BatchMeta) -> Split:
