@@ -88,12 +88,12 @@ class RecordedGroup(_c10d.ProcessGroup):
 
     def alltoall_base(self, output: Any, operand: Any, output_splits: Any, input_splits: Any, opts: Any = None) -> Any:
         splits = input_splits or [operand.shape[0] // self.size()] * self.size()
-        row_bytes = _bytes(operand) // max(1, operand.shape[0])
+        row_bytes = size_of(operand) // max(1, operand.shape[0])
         host = self.log.host
         opts = opts or _c10d.AllToAllOptions()
         return self._run(
             "all_to_all",
-            _bytes(operand) - splits[self.rank()] * row_bytes,
+            size_of(operand) - splits[self.rank()] * row_bytes,
             (sum(splits[: host.start]) + sum(splits[host.stop :])) * row_bytes,
             lambda: self._inner.alltoall_base(output, operand, output_splits, input_splits, opts),
             operand=operand,
@@ -104,7 +104,7 @@ class RecordedGroup(_c10d.ProcessGroup):
         opts = opts or _c10d.AllgatherOptions()
         return self._ring(
             "all_gather",
-            _bytes(operand) * (self.size() - 1),
+            size_of(operand) * (self.size() - 1),
             lambda: self._inner._allgather_base(output, operand, opts),
             operand,
         )
@@ -117,7 +117,7 @@ class RecordedGroup(_c10d.ProcessGroup):
         opts = opts or _c10d.AllgatherOptions()
         return self._ring(
             "all_gather",
-            sum(map(_bytes, operands)) * (self.size() - 1),
+            sum(map(size_of, operands)) * (self.size() - 1),
             lambda: self._inner.allgather(outputs, operands, opts),
             operands[0],
         )
@@ -126,14 +126,14 @@ class RecordedGroup(_c10d.ProcessGroup):
         opts = opts or _c10d.AllreduceOptions()
         return self._ring(
             "all_reduce",
-            2 * sum(map(_bytes, tensors)) * (self.size() - 1) // self.size(),
+            2 * sum(map(size_of, tensors)) * (self.size() - 1) // self.size(),
             lambda: self._inner.allreduce(tensors, opts),
             tensors[0],
         )
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
         opts = opts or _c10d.BroadcastOptions()
-        size = sum(map(_bytes, tensors)) if opts.rootRank == self.rank() else 0
+        size = sum(map(size_of, tensors)) if opts.rootRank == self.rank() else 0
         return self._run(
             "broadcast",
             size * (self.size() - 1),
@@ -148,14 +148,15 @@ class RecordedGroup(_c10d.ProcessGroup):
 
     def send(self, tensors: Any, destination: int, tag: int = 0) -> Any:
         issue = lambda: self._inner.send(tensors, destination, tag)  # noqa: E731
-        size = sum(map(_bytes, tensors))
+        size = sum(map(size_of, tensors))
         return self._run("send", size, 0 if destination in self.log.host else size, issue)
 
     def recv(self, tensors: Any, source: int, tag: int = 0) -> Any:
         return self._run("receive", 0, 0, lambda: self._inner.recv(tensors, source, tag))
 
 
-def _bytes(tensor: Any) -> int:
+def size_of(tensor: Any) -> int:
+    """Bytes."""
     return tensor.numel() * tensor.element_size()
 
 

@@ -12,9 +12,8 @@ from fsbench.axes import DEFAULTS
 from fsbench.testing.case import Case
 from fsbench.testing.exercise import TableKinds
 from fsbench.testing.pool import shared_pool
-from fsbench.testing.trial import Trial, open_cell
+from fsbench.testing.trial import Trial, opened
 from fsbench.testing.verdicts import Fault, on_each_count
-from fsbench.train.trainer import close_trainer
 
 State = dict[str, NDArray]
 """Logical tables and optimizer state: [rows, ...] by `table.name`."""
@@ -31,18 +30,17 @@ class Tables:
 
 def show_tables(rank: int, ranks: int, trial: Trial) -> Tables:
     """On a rank: what the strategy says its tables are."""
-    trainer, _ = open_cell(rank, ranks, trial)
-    embedding = trainer.strategies.embedding
-    initial = embedding.state_dict()
-    generator = torch.Generator().manual_seed(1)
-    given = {
-        table: {name: torch.rand(tensor.shape, generator=generator).to(tensor) for name, tensor in parts.items()}
-        for table, parts in initial.items()
-    }
-    kept = {table: {name: tensor.clone() for name, tensor in parts.items()} for table, parts in given.items()}
-    embedding.load_state_dict(given)
-    tables = Tables(_flat(initial), _flat(kept), _flat(embedding.state_dict()))
-    close_trainer(trainer)
+    with opened(rank, ranks, trial) as (trainer, _):
+        embedding = trainer.strategies.embedding
+        initial = embedding.state_dict()
+        generator = torch.Generator().manual_seed(1)
+        given = {
+            table: {name: torch.rand(tensor.shape, generator=generator).to(tensor) for name, tensor in parts.items()}
+            for table, parts in initial.items()
+        }
+        kept = {table: {name: tensor.clone() for name, tensor in parts.items()} for table, parts in given.items()}
+        embedding.load_state_dict(given)
+        tables = Tables(_flat(initial), _flat(kept), _flat(embedding.state_dict()))
     return tables
 
 

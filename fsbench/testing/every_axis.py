@@ -32,7 +32,7 @@ from fsbench.testing.verdicts import Fault, Skip, on_each_count
 _LANES = (CONTROL, SHUFFLE, IDS, EXCHANGE, CRITICAL, DENSE)
 _FLAGS = {
     "sharding": ("moves", "equal_counts", "exact"),
-    "embedding": ("exact",),
+    "embedding": ("needs_totals", "exact"),
     "collectives": ("exact",),
     "sync": ("needs_totals", "exact"),
 }
@@ -86,9 +86,10 @@ def _check_tables(strategy: EmbeddingExchange) -> None:
 
 def _check_staleness(strategy: Any) -> None:
     staleness = getattr(strategy, "staleness", 0)
-    if isinstance(staleness, bool) or not isinstance(staleness, int) or staleness < 0:
-        raise Fault(f"staleness is {staleness!r}; expected a number of steps, 0 if rows are never stale")
-    if staleness and strategy.exact:
+    is_count = isinstance(staleness, int) and not isinstance(staleness, bool) and staleness >= 0
+    if not (staleness is None or is_count):
+        raise Fault(f"staleness is {staleness!r}; expected a number of steps, 0 if rows are never stale, or None")
+    if staleness != 0 and strategy.exact:
         raise Fault(f"staleness is {staleness}, and exact is True; a row that lacks updates is not exact")
 
 

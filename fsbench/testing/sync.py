@@ -15,10 +15,10 @@ from fsbench.axes import Sync
 from fsbench.testing.case import Case
 from fsbench.testing.compare import TOLERANCES
 from fsbench.testing.exercise import STEPS
-from fsbench.testing.trial import Trial, open_cell
+from fsbench.testing.trial import Trial, opened
 from fsbench.testing.verdicts import Fault, on_each_count
 from fsbench.train.driver import Driver
-from fsbench.train.trainer import Trainer, close_trainer
+from fsbench.train.trainer import Trainer
 
 IDLE_S = 5.0
 _BARRIERS = 50
@@ -40,18 +40,17 @@ class Settled:
 
 def settle(rank: int, ranks: int, trial: Trial) -> Settled:
     """On a rank: trains, flushes, and looks at what stands still."""
-    trainer, _ = open_cell(rank, ranks, trial)
-    sync = trainer.strategies.sync
-    Driver(trainer, 0, STEPS).run()
-    first = _parameters(trainer)
-    busy = _busy_lanes(trainer)
-    for _ in range(_BARRIERS):
-        dist.barrier()
-    second = _parameters(trainer)
-    replicas = _copied(sync.replicas())
-    model = {name: tensor.numpy().copy() for name, tensor in trainer.model.state_dict().items()}
-    settled = Settled((first, second), busy, (replicas, _copied(sync.replicas())), model, tuple(sync.syncs()))
-    close_trainer(trainer)
+    with opened(rank, ranks, trial) as (trainer, _):
+        sync = trainer.strategies.sync
+        Driver(trainer, 0, STEPS).run()
+        first = _parameters(trainer)
+        busy = _busy_lanes(trainer)
+        for _ in range(_BARRIERS):
+            dist.barrier()
+        second = _parameters(trainer)
+        replicas = _copied(sync.replicas())
+        model = {name: tensor.numpy().copy() for name, tensor in trainer.model.state_dict().items()}
+        settled = Settled((first, second), busy, (replicas, _copied(sync.replicas())), model, tuple(sync.syncs()))
     return settled
 
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -95,6 +95,9 @@ class QueuedWork(_c10d.Work):
 
 class Lane:
     """Submit jobs; each may issue operations on `group`. Every rank submits the same jobs in the same order."""
+
+    collective: ClassVar[bool] = True
+    """Whether all ranks have a part in it. If not, it is between this rank and a server."""
 
     def __init__(self, spec: LaneSpec, group: Any, timeline: Timeline) -> None:
         self.name = spec.name

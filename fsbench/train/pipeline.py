@@ -104,11 +104,13 @@ class BatchPipeline:
 
     def _shard(self, step: int, local: Samples, trained: ShardedBatch | None, seconds: float) -> ShardedBatch:
         """Runs on the lane's thread. `trained`: the batch that took `seconds` of compute, if there was one."""
-        if self._apart:
-            return self._own(local)
         loaded = self._build(local)
+        if self._apart:
+            stray = find_stray(local, loaded, self._tables, self._build)
+            refuse_strays(step, [(self._context.rank, stray.tolist())], self._tables)
+            return self._own(local, loaded)
         told = self._gather_metadata(local, loaded, trained, seconds)
-        refuse_strays(step, told.strays, self._tables)
+        refuse_strays(step, enumerate(told.strays.tolist()), self._tables)
         if trained and self._weigher.timed:
             self._sharding.observe(told.seconds)
             self._weigher.learn(trained.stats.cost, told.features, told.seconds)
@@ -123,9 +125,8 @@ class BatchPipeline:
         own = Own(samples, self._workload.costs(samples), self._weigher.costs.fixed)
         return ShardedBatch(batch, counts, ShardStats.of_all(meta, assignment, own))
 
-    def _own(self, local: Samples) -> ShardedBatch:
+    def _own(self, local: Samples, batch: Batch) -> ShardedBatch:
         targets = int(local.targets.sum())
-        batch = self._build(local)
         costs = self._weigher.costs
         own = Own(local, self._workload.costs(local), costs.fixed)
         return ShardedBatch(batch, TargetCounts(targets, targets), ShardStats.of_one(costs.of(local), own))

@@ -56,6 +56,7 @@ class RankRecord:
     syncs: Sequence[Sync]
     rows_asked: Sequence[int]
     rows_by_class: Mapping[str, int]
+    stalest: int
 
 
 def build_report(trainer: Trainer, finished: Finished) -> dict[str, Any] | None:
@@ -124,13 +125,14 @@ def _record(trainer: Trainer, finished: Finished, kinds: list[str]) -> RankRecor
         syncs=trainer.strategies.sync.syncs(),
         rows_asked=finished.rows_asked,
         rows_by_class=finished.rows_by_class,
+        stalest=finished.stalest,
     )
 
 
 def run_trace(trainer: Trainer, records: list[RankRecord], kinds: list[str], steps: range) -> RunTrace:
     """The timeline of all ranks over a range of their windows."""
     lanes = {
-        name: LaneTrace(lane.spec.waits_as, [record.ops[name] for record in records])
+        name: LaneTrace(lane.spec.waits_as, [record.ops[name] for record in records], lane.collective)
         for name, lane in trainer.context.lanes.items()
     }
     ranks = [record.trace.steps(steps) for record in records]
@@ -178,7 +180,8 @@ def _enter_embedding(sheet: Sheet, trainer: Trainer, finished: Finished, records
         return
     enter_collisions(sheet, finished.collisions)
     enter_lookups(sheet, [record.rows_asked for record in records], [record.rows_by_class for record in records])
-    sheet.enter("staleness_steps", trainer.strategies.embedding.staleness, "")
+    bound, seen = trainer.strategies.embedding.staleness, [record.stalest for record in records]
+    sheet.enter("staleness_steps", max(seen) if bound is None else bound, "")
 
 
 def _enter_syncs(sheet: Sheet, finished: Finished, records: list[RankRecord]) -> None:

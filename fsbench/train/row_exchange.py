@@ -39,6 +39,22 @@ class Asked:
     largest_split: int
 
 
+class Router:
+    """Finds the owners of a table's rows."""
+
+    def __init__(self, partition: RowPartition) -> None:
+        self._partition = partition
+        self._distinct = Distinct(partition.rows)
+
+    def __call__(self, ids: torch.Tensor) -> Route:
+        """De-duplicates int64[m] IDs and groups them by owner; not for two threads at once."""
+        distinct, spread = self._distinct(ids)
+        owners, slots = self._partition.find(distinct)
+        order, place = _group(owners, self._partition.ranks)
+        splits = torch.bincount(owners, minlength=self._partition.ranks).tolist()
+        return Route(slots.int()[order], splits, place[spread])
+
+
 class ShardedTable:
     """This rank's shard of a table, and the exchanges about it. Methods are collective on the lane they are given.
 
@@ -53,15 +69,7 @@ class ShardedTable:
         self.rows_asked: list[int] = []
         self._context = context
         self._wire = wire
-        self._distinct = Distinct(spec.rows)
-
-    def route(self, ids: torch.Tensor) -> Route:
-        """De-duplicates int64[m] IDs and groups them by owner; not for two threads at once."""
-        distinct, spread = self._distinct(ids)
-        owners, slots = self.partition.find(distinct)
-        order, place = _group(owners, self._context.ranks)
-        splits = torch.bincount(owners, minlength=self._context.ranks).tolist()
-        return Route(slots.int()[order], splits, place[spread])
+        self.route = Router(self.partition)
 
     def ask(self, route: Route, lane: LaneSpec) -> Asked:
         """Sends the wanted slots to their owners.

@@ -34,7 +34,8 @@ class Finished:
     `measured`, `floor`: ranges of windows in the timeline, warm-up left out. `losses`: mean loss a target of each
     step, over all ranks. `stats`: what the sharding did, of all steps; `weighing`: where its costs and speeds came
     from, as evidence. `collisions`: see `global_collisions`; `rows_asked` of this rank's shards by step: both of the
-    measured steps. `rows_by_class`: that this rank looked up in training.
+    measured steps. `rows_by_class`: that this rank looked up in training. `stalest`: see `EmbeddingExchange.stalest`; 0
+    where a bound is known.
     `replica_spread`: how far dense replicas were apart when training ended.
     `evaluated`: counts by replica name, the first is the headline; None where the workload measures no ranking.
     `sent`: bytes by (wait class of the lane, kind) that this rank sent for training. `link_use`: what training sent
@@ -49,6 +50,7 @@ class Finished:
     collisions: Int64
     rows_asked: Sequence[int]
     rows_by_class: Mapping[str, int]
+    stalest: int
     replica_spread: float | None
     ranking: Ranking | None
     evaluated: dict[str, RankCounts] | None
@@ -75,6 +77,7 @@ class TrainingRun:
         collisions = global_collisions(list(driver.ids)[warmup - self._steps :])
         embedding = self._trainer.strategies.embedding
         rows_asked, rows_by_class = list(embedding.rows_asked())[warmup:], dict(embedding.rows_by_class())
+        stalest = embedding.stalest() if embedding.staleness is None else 0
         spread = replica_spread(self._trainer)
         self._heartbeat.beat("evaluate")
         ranking = self._trainer.workload.ranking()
@@ -89,6 +92,7 @@ class TrainingRun:
             collisions=collisions,
             rows_asked=rows_asked,
             rows_by_class=rows_by_class,
+            stalest=stalest,
             replica_spread=spread,
             ranking=ranking,
             evaluated=evaluated,
@@ -98,8 +102,7 @@ class TrainingRun:
 
     def _train(self, driver: Driver) -> LinkUse | None:
         """All steps and the flush; what they sent over the link, where there is one."""
-        logs = [lane.log for lane in self._trainer.context.lanes.values()]
-        meter = LinkMeter(self._link, logs) if self._link else None
+        meter = LinkMeter(self._link, self._trainer.context.lanes.values()) if self._link else None
         driver.run(lambda step: self._heartbeat.beat("train", step, self._steps))
         return meter.end() if meter else None
 

@@ -5,7 +5,7 @@ A strategy would take a wrong row for one, or die in the middle of an exchange.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
@@ -47,13 +47,13 @@ def _blame(
     return place, int(_outside(ids, table)[0]), _UNKNOWN
 
 
-def refuse_strays(step: int, everyone: Int64, tables: Sequence[TableSpec]) -> None:
-    """`everyone`: int64[ranks, STRAY_FIELDS], what each rank found.
+def refuse_strays(step: int, found: Iterable[tuple[int, Sequence[int]]], tables: Sequence[TableSpec]) -> None:
+    """`found`: ranks, and the `STRAY_FIELDS` numbers that each found.
 
     Raises:
         FsbenchError: the first stray ID: its table, itself and its sample.
     """
-    for rank, (place, stray, sample) in enumerate(everyone.tolist()):
+    for rank, (place, stray, sample) in found:
         if place != _UNKNOWN:
             table = tables[place]
             whose = f"sample {sample}" if sample != _UNKNOWN else "a sample"

@@ -85,12 +85,11 @@ class TableShard:
         self.ids = partition.ids(rank)
         self.weight = initial_rows(spec, self.ids, seed).to(dtype).to(device)
         self._distinct = Distinct(len(self.ids))
-        self.state: dict[str, torch.Tensor] = {}
-        if spec.optimizer == "rowwise-adagrad":
-            self.state["sum"] = self.weight.new_zeros(len(self.ids))
-        elif spec.optimizer == "lazy-adam":
-            self.state["mean"] = torch.zeros_like(self.weight)
-            self.state["variance"] = torch.zeros_like(self.weight)
+        self.state: dict[str, torch.Tensor] = {
+            name: self.weight.new_zeros(len(self.ids), *shape)
+            for name, shape in row_shapes(spec).items()
+            if name != "weight"
+        }
 
     def read(self, slots: torch.Tensor) -> torch.Tensor:
         """Rows [m, dim] of the given slots."""
@@ -144,13 +143,30 @@ class TableShard:
         Raises:
             ValueError: the state is of another optimizer.
         """
-        if full.keys() != self.tensors().keys():
-            raise ValueError(
-                f"table {self.spec.name}: the checkpoint holds {sorted(full)}, "
-                f"optimizer {self.spec.optimizer} needs {sorted(self.tensors())}"
-            )
+        require_state(self.spec, full)
         for name, tensor in self.tensors().items():
             tensor.copy_(full[name].index_select(0, self.ids.to(full[name].device)))
+
+
+def row_shapes(spec: TableSpec) -> dict[str, tuple[int, ...]]:
+    """What is kept of a row: its weight and optimizer state, by name, with the shape of each."""
+    states: dict[str, dict[str, tuple[int, ...]]] = {
+        "sgd": {},
+        "rowwise-adagrad": {"sum": ()},
+        "lazy-adam": {"mean": (spec.dim,), "variance": (spec.dim,)},
+    }
+    return {"weight": (spec.dim,), **states[spec.optimizer]}
+
+
+def require_state(spec: TableSpec, full: Mapping[str, torch.Tensor]) -> None:
+    """Raises:
+    ValueError: `full` is not the state of the table's optimizer.
+    """
+    if full.keys() != row_shapes(spec).keys():
+        raise ValueError(
+            f"table {spec.name}: the checkpoint holds {sorted(full)}, "
+            f"optimizer {spec.optimizer} needs {sorted(row_shapes(spec))}"
+        )
 
 
 def initial_rows(spec: TableSpec, ids: torch.Tensor, seed: int) -> torch.Tensor:

@@ -24,6 +24,8 @@ from fsbench.collect.timeline import Timeline
 from fsbench.costs.weigher import needs_times
 from fsbench.errors import Unsupported
 from fsbench.launch.activity import Activity
+from fsbench.roles import ServerProcess, server_processes
+from fsbench.train.channels import Pairs, meeting_point
 from fsbench.train.lanes import open_lanes, ordered
 from fsbench.workload import Workload
 
@@ -47,7 +49,12 @@ class Strategies:
 
     @property
     def lane_specs(self) -> list[LaneSpec]:
+        """Of the lanes that all ranks share."""
         return ordered(lane for strategy in self.all() for lane in strategy.lanes)
+
+    @property
+    def servers(self) -> list[ServerProcess]:
+        return server_processes({axis: getattr(self, axis) for axis in AXES})
 
 
 @dataclass
@@ -67,7 +74,7 @@ class Trainer:
         """Whether ranks load without telling each other what (see `DenseSync.needs_totals`), nor how long it took."""
         strategies = self.strategies
         told = strategies.sharding.moves or needs_times(strategies.sharding) or strategies.sync.needs_totals
-        return not (told or self.workload.tables())
+        return not (told or (self.workload.tables() and strategies.embedding.needs_totals))
 
 
 def open_trainer(
@@ -79,11 +86,14 @@ def open_trainer(
     device: torch.device,
     seed: int,
     timeout: timedelta,
+    store: Any = None,
     activity: Activity | None = None,
 ) -> Trainer:
-    """Creates lanes, tables and model. Collective; needs torch.distributed to be initialised.
+    """Creates lanes, tables and model. Collective, on the servers too (`fsbench.train.serving`); needs
+    torch.distributed to be initialised.
 
-    `workload` must be prepared. `activity`: where lanes tell what they do, if somebody watches.
+    `workload` must be prepared. `store`: where ranks and servers meet; by default that of the default group.
+    `activity`: where lanes tell what they do, if somebody watches.
 
     Raises:
         Unsupported: a strategy's `requirements` are not met, or it cannot hold the workload's tables; why.
@@ -94,17 +104,20 @@ def open_trainer(
     dtype_name = getattr(workload.options, "dtype", "float32")
     dtype = getattr(torch, dtype_name)
     _require_tables(strategies.embedding, workload.tables(), dtype_name)
-    specs = strategies.lane_specs
-    timeline = Timeline([spec.name for spec in specs])
+    specs, processes = strategies.lane_specs, strategies.servers
+    timeline = Timeline([spec.name for spec in specs] + [process.lane for process in processes])
+    lanes = open_lanes(specs, timeline, device, timeout, strategies.collectives.on_host, activity)
+    servers = Pairs(store or meeting_point(), ranks, timeout, activity).lanes(processes, rank, timeline)
     context = RankContext(
         rank=rank,
         ranks=ranks,
         device=device,
         dtype=dtype,
         seed=seed,
-        lanes=open_lanes(specs, timeline, device, timeout, strategies.collectives.on_host, activity),
+        lanes=lanes | {lane.name: lane for of_role in servers.values() for lane in of_role},
         timeline=timeline,
         collectives=strategies.collectives,
+        servers=servers,
     )
     for strategy in strategies.all():
         strategy.setup(context)
