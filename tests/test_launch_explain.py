@@ -26,7 +26,9 @@ Root Cause (first observed failure):
 
 
 def ended(*beats: Beat | None, lost: tuple[int, ...] = (), exit_code: int = 1) -> Ended:
-    return Ended(exit_code, beats or (TRAINS, TRAINS), 1.0, Cut("lost", lost=lost) if lost else None)
+    beats = beats or (TRAINS, TRAINS)
+    names = [f"rank {rank}" for rank in range(len(beats))]
+    return Ended(exit_code, names, beats, 1.0, Cut("lost", lost=lost) if lost else None)
 
 
 def said(rank: int, message: str, kind: str = "failed", at: int = 0) -> RankError:

@@ -19,6 +19,7 @@ from fsbench.launch.system import processes_of, state_of
 from fsbench.launch.watchdog import Limits, Watchdog
 
 NOW = 100 * 10**9
+RANKS = ["rank 0", "rank 1"]
 
 
 def operation(lane: str, number: int, seconds: float | None) -> Operation:
@@ -32,7 +33,7 @@ def rank(*operations: Operation, phase: str = "train", done: int = 3, stopped: b
 
 
 def scene(*ranks: RankScene) -> Scene:
-    return Scene(ranks, NOW)
+    return Scene(ranks, [f"rank {number}" for number in range(len(ranks))], NOW)
 
 
 STUCK = operation("x", 5, 20.0)
@@ -123,7 +124,7 @@ class TestWatchdog:
         return [Heartbeat(tmp_path, rank) for rank in range(2)]
 
     def test_no_rank_that_moves_lets_the_run_live_up_to_its_time_limit(self, tmp_path, beats, clock):
-        dog = Watchdog(tmp_path, 2, Limits(run_s=100, stall_s=10), clock)
+        dog = Watchdog(tmp_path, RANKS, Limits(run_s=100, stall_s=10), clock)
         for second in range(0, 101, 5):
             clock.now = second
             beats[second // 5 % 2].beat("train", second, 1000)
@@ -132,7 +133,7 @@ class TestWatchdog:
         assert (dog.look().kind, dog.look().limit_s) == ("time", 100)
 
     def test_a_run_is_stalled_when_no_rank_has_moved_for_longer_than_the_limit(self, tmp_path, beats, clock):
-        dog = Watchdog(tmp_path, 2, Limits(run_s=100, stall_s=10), clock)
+        dog = Watchdog(tmp_path, RANKS, Limits(run_s=100, stall_s=10), clock)
         assert dog.look() is None
         clock.now = 10
         beats[0].beat("start")  # the same again is no movement
@@ -142,13 +143,13 @@ class TestWatchdog:
         assert (cut.kind, cut.limit_s, len(cut.scene.ranks)) == ("stall", 10, 2)
 
     def test_ranks_that_never_start_are_stalled_too(self, tmp_path, clock):
-        dog = Watchdog(tmp_path, 2, Limits(run_s=100, stall_s=10), clock)
+        dog = Watchdog(tmp_path, RANKS, Limits(run_s=100, stall_s=10), clock)
         assert dog.look() is None
         clock.now = 11
         assert dog.look().scene.summary() == "rank 0: not started; rank 1: not started"
 
     def test_a_look_after_a_long_pause_counts_what_happened_meanwhile(self, tmp_path, beats, clock):
-        dog = Watchdog(tmp_path, 2, Limits(run_s=1000, stall_s=10), clock)
+        dog = Watchdog(tmp_path, RANKS, Limits(run_s=1000, stall_s=10), clock)
         dog.look()
         clock.now = 500  # fsbench itself was stopped by Ctrl-Z
         beats[0].beat("train", 400, 1000)
@@ -159,7 +160,7 @@ class TestWatchdog:
             subprocess.run(
                 [sys.executable, "-c", BEAT.format(folder=str(tmp_path), rank=rank, phase=phase)], check=True
             )
-        cut = Watchdog(tmp_path, 2, Limits(100, 10), clock).look()
+        cut = Watchdog(tmp_path, RANKS, Limits(100, 10), clock).look()
         assert (cut.kind, cut.lost) == ("lost", [0])
 
 
@@ -197,7 +198,7 @@ def test_a_launcher_that_does_not_stop_is_killed_at_once_when_there_is_no_more_t
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        process.run_to_end(STUBBORN, {}, tmp_path, 1, Limits(100, 100), interrupt, hurry=lambda: True)
+        process.run_to_end(STUBBORN, {}, tmp_path, ["rank 0"], Limits(100, 100), interrupt, hurry=lambda: True)
     assert seen == [[None]]
 
 

@@ -78,5 +78,5 @@ def test_where_no_sample_asks_for_it_alone_the_row_and_the_rank_are_named(ranks)
 
     stray = find_stray(samples, build(samples), tables, build)
     with pytest.raises(FsbenchError, match="table t has no row 5, which a sample, loaded by rank 0, asks for"):
-        refuse_strays(0, stray[None], tables)
+        refuse_strays(0, [(0, stray.tolist())], tables)
     assert find_stray(samples, Batch(samples, {}, {}), tables, build).tolist() == [-1, -1, -1]
