@@ -103,7 +103,8 @@ class Scripted(Workload):
                 self.image = torch.nn.Linear(DIM, 1, dtype=dtype)
 
             def forward(self, batch, rows):
-                return sum((self.image(r)[:, 0] - batch.features["y"]).square().sum() for r in rows.values())
+                y = batch.features["y"]
+                return sum((self.image(r)[:, 0] - y[: len(r)]).square().sum() for r in rows.values())
 
         return Model()
 
@@ -136,6 +137,22 @@ class Linear(Scripted):
                 return rows["t0"].sum() + (0 * self.unused).sum()
 
         return Model()
+
+
+class Absent(Scripted):
+    """Batches 0, 1, 4, 7, 8, 11, ... lack table `t1`; or, if `empty`, have no ID of it."""
+
+    def __init__(self, script: str, optimizer: str, ranks: int, *, empty: bool) -> None:
+        super().__init__(script, 2, optimizer)
+        self._ranks, self._empty = ranks, empty
+
+    def build_batch(self, samples, dtype):
+        batch = super().build_batch(samples, dtype)
+        if samples.index[0] // (self._ranks * PER_RANK) % 7 in (0, 1, 4):
+            batch.ids["t1"] = batch.ids["t1"][:0]
+            if not self._empty:
+                del batch.ids["t1"]
+        return batch
 
 
 class Pooled(Scripted):

@@ -90,6 +90,35 @@ def train_pooled(rank, ranks, embedding):
     return left_behind(trainer, driver)
 
 
+@pytest.mark.parametrize("embedding", ["plain", "prioritized:check=true", *EXACT])
+@pytest.mark.parametrize("script", ["same", "one_row", "drifting"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_table_that_a_batch_lacks_is_trained_as_if_it_had_no_row_of_it(ranks, embedding, script, optimizer):
+    reference = ranks.run(train_without, 2, "plain", script, optimizer, True)
+    ours = ranks.run(train_without, 2, embedding, script, optimizer, False)
+    for one, other in zip(ours, reference, strict=True):
+        assert_same_bits(one, other)
+
+
+@pytest.mark.parametrize("embedding", STALE)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_so_it_is_with_rows_that_may_be_stale(ranks, embedding, optimizer):
+    """Both trained by the same strategy: which rows lack what does not depend on how a batch says that it has none."""
+    empty, absent = (ranks.run(train_without, 2, embedding, "drifting", optimizer, how) for how in (True, False))
+    for one, other in zip(absent, empty, strict=True):
+        assert_same_bits(one, other)
+
+
+def train_without(rank, ranks, embedding, script, optimizer, empty):
+    from fsbench.train.driver import Driver
+    from tests.scripted import Absent, left_behind
+
+    trainer = support.open_workload(rank, ranks, Absent(script, optimizer, ranks, empty=empty), embedding=embedding)
+    driver = Driver(trainer, 0, 23)
+    driver.run()
+    return left_behind(trainer, driver)
+
+
 def used_rows(rank, ranks, embedding, script, optimizer, steps, pause_at=None):
     """By step, the rows that the model was given, [m, dim], and their IDs; and the table in the end.
 

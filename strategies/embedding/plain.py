@@ -69,7 +69,8 @@ class Plain(EmbeddingExchange):
     def update(self, step: int, counts: TargetCounts) -> None:
         from fsbench.train.row_exchange import gradient_of
 
-        for name, pending in self._pending.items():
+        pending_by_table, self._pending = self._pending, {}
+        for name, pending in pending_by_table.items():
             table, asked = self._tables[name], pending.asked
             gradients = table.exchange(
                 EXCHANGE,
