@@ -65,8 +65,8 @@ class Scripted(Workload):
     class Options:
         dtype: str = "float64"
 
-    def __init__(self, script: str, tables: int, optimizer: str) -> None:
-        super().__init__()
+    def __init__(self, script: str, tables: int, optimizer: str, dtype: str = "float64") -> None:
+        super().__init__(self.Options(dtype))
         self._script, self._tables, self._optimizer = SCRIPTS[script], tables, optimizer
 
     def prepare(self, data_dir, seed):
@@ -203,44 +203,42 @@ class Pooled(Scripted):
 
 
 def left_behind(trainer, driver, losses=()):
-    """Losses (after earlier ones), tables and dense weights; closes the trainer."""
+    """Losses (after earlier ones), tables and dense weights."""
     from fsbench.train.session import global_losses
-    from fsbench.train.trainer import close_trainer
 
     state = trainer.strategies.embedding.state_dict()
-    left = {
+    return {
         "losses": [*losses, *global_losses(driver)],
         "tables": {f"{t}.{n}": value.numpy() for t, table in state.items() for n, value in table.items()},
         "dense": {name: tensor.numpy() for name, tensor in trainer.model.state_dict().items()},
         "counts": [],
     }
-    close_trainer(trainer)
-    return left
 
 
-def train_scripted(rank, ranks, embedding, script, tables, optimizer, steps, stop_at=None, folder=None, then=None):
+def train_scripted(
+    rank, ranks, embedding, script, tables, optimizer, steps, stop_at=None, folder=None, then=None, dtype="float64"
+):
     """What training leaves; with `stop_at`, through a checkpoint and a fresh trainer, with the strategy `then`."""
     from fsbench.train import checkpoint
     from fsbench.train.driver import Driver
     from fsbench.train.session import global_losses
-    from fsbench.train.trainer import close_trainer
 
     def fresh(strategy):
-        return support.open_workload(rank, ranks, Scripted(script, tables, optimizer), embedding=strategy)
+        workload = Scripted(script, tables, optimizer, dtype)
+        return support.opened_cell(rank, ranks, workload, embedding=strategy)
 
-    trainer, first, losses = fresh(embedding), 0, []
-    if stop_at is not None:
-        driver = Driver(trainer, 0, stop_at)
+    losses, saved = [], folder and folder / embedding.partition(":")[0]
+    if saved:
+        with fresh(embedding) as trainer:
+            driver = Driver(trainer, 0, stop_at)
+            driver.run()
+            losses = global_losses(driver)
+            checkpoint.save(trainer, saved, driver.step)
+    with fresh(then or embedding) as trainer:
+        first = checkpoint.load(trainer, saved) if saved else 0
+        driver = Driver(trainer, first, steps)
         driver.run()
-        losses = global_losses(driver)
-        saved = folder / embedding.partition(":")[0]
-        checkpoint.save(trainer, saved, driver.step)
-        close_trainer(trainer)
-        trainer = fresh(then or embedding)
-        first = checkpoint.load(trainer, saved)
-    driver = Driver(trainer, first, steps)
-    driver.run()
-    return left_behind(trainer, driver, losses)
+        return left_behind(trainer, driver, losses)
 
 
 def assert_same_bits(ours, reference):

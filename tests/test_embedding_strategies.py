@@ -54,12 +54,15 @@ def test_four_ranks_are_bit_equal_to_plain():
 
 def train_histories(rank, ranks, embedding, workload, steps):
     from fsbench.train.driver import Driver
+    from fsbench.train.trainer import close_trainer
     from tests.scripted import left_behind
 
     trainer = support.open_cell(rank, ranks, workload, sharding="cost-aware", embedding=embedding)
     driver = Driver(trainer, 0, steps)
     driver.run()
-    return left_behind(trainer, driver)
+    left = left_behind(trainer, driver)
+    close_trainer(trainer)
+    return left
 
 
 @pytest.mark.parametrize("embedding", ["plain", "prioritized:check=true", "prefetch-stale", *EXACT, *STALE])
@@ -82,12 +85,15 @@ def test_pooled_features_of_a_shared_table_and_tables_of_other_widths(ranks, emb
 
 def train_pooled(rank, ranks, embedding):
     from fsbench.train.driver import Driver
+    from fsbench.train.trainer import close_trainer
     from tests.scripted import Pooled, left_behind
 
     trainer = support.open_workload(rank, ranks, Pooled(), embedding=embedding)
     driver = Driver(trainer, 0, 15)
     driver.run()
-    return left_behind(trainer, driver)
+    left = left_behind(trainer, driver)
+    close_trainer(trainer)
+    return left
 
 
 @pytest.mark.parametrize("embedding", ["plain", "prioritized:check=true", *EXACT])

@@ -19,7 +19,7 @@ from fsbench.collect.operations import OperationLog
 from fsbench.collect.recorder import RecordedGroup, size_of
 from fsbench.collect.timeline import Timeline
 from fsbench.errors import FsbenchError
-from fsbench.launch.activity import Activity
+from fsbench.launch.activity import REQUESTS, Activity
 from fsbench.roles import ServerProcess
 from fsbench.train.lanes import ThreadedLane
 
@@ -68,7 +68,7 @@ class Channel:
 
     def next_request(self) -> list[int] | None:
         """A rank's next request, at its server; None after the last."""
-        length, *numbers = self.receive((1 + MOST_NUMBERS,), torch.int64, kind="requests").tolist()
+        length, *numbers = self.receive((1 + MOST_NUMBERS,), torch.int64, kind=REQUESTS).tolist()
         return None if length == _ENDS else numbers[:length]
 
     def send(self, tensor: torch.Tensor, *, kind: str) -> None:
@@ -84,7 +84,7 @@ class Channel:
 
     def _head(self, length: int, numbers: Sequence[int]) -> None:
         padding = [0] * (MOST_NUMBERS - len(numbers))
-        self.send(torch.tensor([length, *numbers, *padding], dtype=torch.int64), kind="requests")
+        self.send(torch.tensor([length, *numbers, *padding], dtype=torch.int64), kind=REQUESTS)
 
     def _carry(self, kind: str, issue: Any) -> None:
         outer, self.log.kind = self.log.kind, kind
@@ -104,7 +104,7 @@ class ServerLane(ThreadedLane):
         self.channel = Channel(pair)
 
     def close(self) -> None:
-        self.submit(self.channel.end, kind="requests")
+        self.submit(self.channel.end, kind=REQUESTS)
         super().close()
 
 
