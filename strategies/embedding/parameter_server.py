@@ -128,6 +128,10 @@ class ParameterServer(EmbeddingExchange):
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        from fsbench.train.tables import require_state
+
+        for name, spec in self._tables.items():
+            require_state(spec, state[name])  # on every rank: the others would wait for one that raises alone
         self.flush()
         self._meet()
         if self.context.rank == 0:
