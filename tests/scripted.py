@@ -24,6 +24,11 @@ def same(step, sample):
     return [sample * 3 + i for i in range(4)]
 
 
+def own(step, sample):
+    """No two samples of a step share a row, and every step has the same rows."""
+    return [sample * 4 + i for i in range(4)]
+
+
 def one_row(step, sample):
     """Every sample of every step hits row 0, and a few others."""
     return [0, 0, 1 + (step * 7 + sample) % 50]
@@ -50,7 +55,7 @@ def drifting(step, sample):
     return [*(popular + (sample + i) % 4 for i in range(3)), 10 + (step * 7 + sample * 5) % 23]
 
 
-SCRIPTS = {f.__name__: f for f in (disjoint, same, one_row, all_equal, returning, sparse_samples, drifting)}
+SCRIPTS = {f.__name__: f for f in (disjoint, same, own, one_row, all_equal, returning, sparse_samples, drifting)}
 OPTIMIZERS = ("sgd", "rowwise-adagrad", "lazy-adam")
 
 

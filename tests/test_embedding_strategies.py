@@ -131,22 +131,19 @@ def used_rows(rank, ranks, embedding, script, optimizer, steps, pause_at=None):
     The loss is the sum of the rows: gradients do not depend on them, so that a row tells how many updates it has had.
     """
     from fsbench.train.driver import Driver
-    from fsbench.train.trainer import close_trainer
     from tests.scripted import Linear
 
-    trainer = support.open_workload(rank, ranks, Linear(script, 1, optimizer), embedding=embedding)
-    initial = trainer.strategies.embedding.state_dict()["t0"]["weight"].numpy().copy()
-    driver = Driver(trainer, 0, steps)
+    with support.opened_cell(rank, ranks, Linear(script, 1, optimizer), embedding=embedding) as trainer:
+        initial = trainer.strategies.embedding.state_dict()["t0"]["weight"].numpy().copy()
+        driver = Driver(trainer, 0, steps)
 
-    def pause(step):
-        if step == pause_at:
-            trainer.strategies.embedding.flush()
+        def pause(step):
+            if step == pause_at:
+                trainer.strategies.embedding.flush()
 
-    driver.run(pause)
-    seen = trainer.model.seen
-    final = {name: value.numpy().copy() for name, value in trainer.strategies.embedding.state_dict()["t0"].items()}
-    close_trainer(trainer)
-    return seen, initial, final
+        driver.run(pause)
+        final = {name: value.numpy().copy() for name, value in trainer.strategies.embedding.state_dict()["t0"].items()}
+    return trainer.model.seen, initial, final
 
 
 def ages(embedding, ranks, script="same", steps=20, pause_at=None):
