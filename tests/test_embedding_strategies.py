@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fsbench.errors import UserError
+from fsbench.options import Spec
+from fsbench.plugins import create
 from tests import support
 from tests.scripted import OPTIMIZERS, assert_same_bits, train_scripted
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
 
-EXACT = ["hot-first:check=true", "hot-first:check=true,renew=3,coverage=0.5,decay=0"]
+EXACT = ["plain:prefetch=1", "hot-first:check=true", "hot-first:check=true,renew=3,coverage=0.5,decay=0"]
 STALE = {
     "prefetch-stale": 1,
     "hot-first:check=true,staleness=1": 1,
@@ -44,7 +47,7 @@ def test_four_ranks_are_bit_equal_to_plain():
     from fsbench.testing.pool import RankPool
 
     four = RankPool(4)
-    names = ("plain", "prioritized:check=true", "hot-first:check=true")
+    names = ("plain", "plain:prefetch=1", "prioritized:check=true", "hot-first:check=true")
     trained = {name: four.run(train_scripted, 4, name, "drifting", 2, "lazy-adam", 24, limit_s=60) for name in names}
     four.close()
     for rank, reference in enumerate(trained.pop("plain")):
@@ -224,7 +227,7 @@ def train_and_count(rank, ranks, embedding, script, steps):
     return counts
 
 
-ALL = ["plain", "prioritized", "prefetch-stale", "hot-first", "hot-first:staleness=3"]
+ALL = ["plain", "plain:prefetch=1", "prioritized", "prefetch-stale", "hot-first", "hot-first:staleness=3"]
 
 
 @pytest.mark.parametrize("target", ALL)
@@ -266,6 +269,7 @@ def moved(metrics, what=("rows", "gradients")):
 
 @pytest.mark.parametrize(("embedding", "staleness", "classes"), [
     ("plain", 0, {"rows", "gradients"}),
+    ("plain:prefetch=1", 0, {"rows", "gradients"}),
     ("prefetch-stale", 1, {"rows", "gradients"}),
     ("prioritized", 0, {f"{what}.{of}" for what in ("rows", "gradients") for of in ("collision", "exclusive")}),
     *((f"hot-first:staleness={k}", k, {
@@ -300,11 +304,42 @@ def test_copies_of_four_steps_halve_what_is_moved_of_popular_rows(ranks, tmp_pat
     assert moved(ours) < 0.55 * moved(plain)
 
 
-@pytest.mark.parametrize("embedding", ["plain", "prioritized", "hot-first"])
+def operations(rank, ranks, embedding):
+    """How many there were in six steps, by lane and kind: of IDs, rows and gradients."""
+    from fsbench.train.driver import Driver
+    from fsbench.train.trainer import close_trainer
+    from tests.scripted import Scripted
+
+    trainer = support.open_workload(rank, ranks, Scripted("same", 1, "sgd"), embedding=embedding)
+    Driver(trainer, 0, 6).run()
+    counts = {}
+    for name, lane in trainer.context.lanes.items():
+        kinds = sorted(lane.log.kinds())
+        found = lane.log.arrays(kinds).kinds.tolist()
+        counts |= {(name, kind): found.count(place) for place, kind in enumerate(kinds)}
+    close_trainer(trainer)
+    return {of: count for of, count in counts.items() if of[1] in ("ids", "rows", "gradients")}
+
+
+def test_with_prefetch_ids_leave_the_lane_that_steps_wait_for(ranks):
+    within, ahead = (ranks.run(operations, 2, name)[0] for name in ("plain", "plain:prefetch=1"))
+    rest = {("exchange", "rows"): 6, ("exchange", "gradients"): 6}
+    assert within == {("exchange", "ids"): 12, **rest}
+    assert ahead == {("ids", "ids"): 12, **rest}
+
+
+@pytest.mark.parametrize(("text", "why"), [("2", "prefetch is 2, expected 0 or 1"), ("all", "option prefetch=all: ")])
+def test_a_prefetch_of_more_than_one_batch_is_refused_in_one_line(text, why):
+    with pytest.raises(UserError, match=why) as refused:
+        create("embedding", Spec.parse(f"plain:prefetch={text}"))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("embedding", ["plain", "plain:prefetch=1", "prioritized", "hot-first"])
 def test_a_narrow_wire_halves_the_bytes_and_says_that_it_is_not_exact(ranks, tmp_path, embedding):
     whole, _, exact = report(ranks, tmp_path, embedding)
-    halved, _, still_exact = report(ranks, tmp_path, f"{embedding}:wire=bf16")
-    same, _, as_exact = report(ranks, tmp_path, f"{embedding}:wire=fp32")
+    halved, _, still_exact = report(ranks, tmp_path, support.with_options(embedding, wire="bf16"))
+    same, _, as_exact = report(ranks, tmp_path, support.with_options(embedding, wire="fp32"))
     assert (exact, still_exact, as_exact) == (True, False, True)
     assert moved(halved) == moved(whole) / 2
     assert halved["loss"] == pytest.approx(whole["loss"], rel=1e-3)

@@ -52,6 +52,9 @@ class Prioritized(EmbeddingExchange):
     early is not in t, so its last update is of t - 1 or before, which is ahead of it on `exchange`; each row of t is
     in one class as a whole, so that it is updated once, from the same gradients in the same order. A row that leaves
     and comes back is read behind its last update on the same lane.
+
+    Its depth is one by construction: rows two steps ahead would need three batches of lookahead and a class against
+    two batches, as either may update them; and a link that is busy all the time carries no more by it.
     """
 
     uses = frozenset({"collectives"})
