@@ -96,8 +96,10 @@ class Scripted(Workload):
         column = samples.columns["items"]
         ids = torch.from_numpy(np.ascontiguousarray(column.values, np.int64))
         wanted = torch.from_numpy(np.sin(np.repeat(samples.index, column.lengths) + 1.0)).to(dtype)
-        # The second table is asked for the mirrored rows, so that its classes differ from those of the first.
-        return Batch(samples, {f"t{i}": ids if i == 0 else ROWS - 1 - ids for i in range(self._tables)}, {"y": wanted})
+        # The second table is asked for the mirrored rows, so that its classes differ from those of the first; and it
+        # comes first, which is not the order of `tables`.
+        by_table = {f"t{i}": ids if i == 0 else ROWS - 1 - ids for i in reversed(range(self._tables))}
+        return Batch(samples, by_table, {"y": wanted})
 
     def build_model(self, dtype):
         import torch

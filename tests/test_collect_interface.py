@@ -50,6 +50,7 @@ def test_figures_of_all_hosts_are_added_up():
         "ratio": 1.01,
         "warning": None,
         "unchecked": None,
+        "from_servers": None,
     }
 
 

@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 import torch
 
 from fsbench.axes import Server
+from fsbench.collect.memory import peak_rss_mib
 from fsbench.collect.timeline import Timeline
 from fsbench.errors import FsbenchError
 from fsbench.roles import ServerProcess
@@ -54,7 +55,7 @@ int64 = st.integers(-(2**63), 2**63 - 1)
 @given(numbers=st.lists(int64, min_size=1, max_size=MOST_NUMBERS))
 def test_a_request_arrives_as_it_is(ends, numbers):
     lane, channel = ends
-    sent = lane.submit(lambda: lane.channel.request(*numbers), kind="requests")
+    sent = lane.ask(lambda own: own.request(*numbers), kind="requests")
     assert channel.next_request() == numbers
     sent.wait()
 
@@ -62,18 +63,18 @@ def test_a_request_arrives_as_it_is(ends, numbers):
 @pytest.mark.parametrize("count", [0, MOST_NUMBERS + 1])
 def test_a_request_of_no_or_too_many_numbers_is_refused(ends, count):
     with pytest.raises(FsbenchError, match=f"a request of {count} numbers; expected 1 to {MOST_NUMBERS}"):
-        ends[0].channel.request(*[7] * count)
+        ends[0].ask(lambda own: own.request(*[7] * count), kind="requests").wait()
 
 
 def exchange(ends, out, back):
     """What arrives of `out`, sent to the server, and of `back`, sent by it."""
     lane, channel = ends
 
-    def rank():
-        lane.channel.send(out, kind="ids")
-        return lane.channel.receive(back.shape, back.dtype, kind="rows")
+    def rank(own):
+        own.send(out, kind="ids")
+        return own.receive(back.shape, back.dtype, kind="rows")
 
-    answered = lane.submit(rank, kind="rows")
+    answered = lane.ask(rank, kind="rows")
     arrived = channel.receive(out.shape, out.dtype, kind="ids")
     channel.send(back, kind="rows")
     return arrived, answered.wait()
@@ -123,11 +124,11 @@ def serve_in(thread, store, keeper, on_poll=lambda answered: None):
 
 
 def ask(lane, number):
-    def job():
-        lane.channel.request(number)
-        return lane.channel.receive((1,), torch.int64, kind="rows").item()
+    def job(channel):
+        channel.request(number)
+        return channel.receive((1,), torch.int64, kind="rows").item()
 
-    return lane.submit(job, kind="rows")
+    return lane.ask(job, kind="rows")
 
 
 def test_a_server_answers_until_its_ranks_have_ended_and_keeps_no_log_of_it():
@@ -137,10 +138,12 @@ def test_a_server_answers_until_its_ranks_have_ended_and_keeps_no_log_of_it():
         lane = open_lane(store)
         assert [ask(lane, number).wait() for number in (5, 6, 7)] == [5, 6, 7]
         assert not serving.done()
+        assert lane.peak_rss_mib() == pytest.approx(peak_rss_mib(), rel=0.5)  # asked in between, it disturbs nothing
+        assert ask(lane, 8).wait() == 8
         lane.close()
         serving.result()
-    assert keeper.logged == [1, 1, 1]
-    assert polls[-1] == 3
+    assert keeper.logged == [1, 1, 1, 3]
+    assert polls[-1] == 4
 
 
 def test_what_an_answer_raises_ends_the_serving():
