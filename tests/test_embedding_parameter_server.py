@@ -209,6 +209,24 @@ def ask_for_one_table(rank, ranks, embedding):
     return states
 
 
+def test_without_tables_no_server_is_asked_anything(ranks):
+    assert ranks.run(train_without_tables, 2) == [({}, {}, 0, {})] * 2
+
+
+def train_without_tables(rank, ranks):
+    """Rows, tables, staleness, and operations with the server."""
+    from fsbench.axes import TargetCounts
+    from tests.scripted import Scripted
+
+    with support.opened_cell(rank, ranks, Scripted("same", 0, "sgd"), embedding="parameter-server") as trainer:
+        tables = trainer.strategies.embedding
+        rows = tables.lookup(0, {})
+        tables.update(0, TargetCounts(0, 0))
+        tables.flush()
+        asked = trainer.context.lanes["table-server-0"].log.operations()
+        return rows, tables.state_dict(), tables.stalest(), asked
+
+
 @pytest.mark.parametrize("options", ["servers=0", "servers=65", "prefetch=2"])
 def test_options_that_make_no_sense_are_refused(options):
     from fsbench.errors import UserError

@@ -81,8 +81,10 @@ class ParameterServer(EmbeddingExchange):
         self._tables = {spec.name: spec for spec in tables}
         self._partitions = {spec.name: RowPartition(spec.rows, len(servers)) for spec in tables}
         self._routers = {name: Router(partition) for name, partition in self._partitions.items()}
+        # Without tables there is nothing to ask for.
         self._clients = [
-            TableClient(lane, tables, place, len(servers), self.context.dtype) for place, lane in enumerate(servers)
+            TableClient(lane, tables, place, len(servers), self.context.dtype)
+            for place, lane in enumerate(servers if tables else ())
         ]
         self._pulled: dict[int, _Pulled] = {}
         self._pushes: list[Handle[None]] = []
@@ -122,7 +124,7 @@ class ParameterServer(EmbeddingExchange):
             client.stalest()  # answered only when all that was pushed before is in the tables
 
     def stalest(self) -> int:
-        return max(client.stalest() for client in self._clients)
+        return max((client.stalest() for client in self._clients), default=0)
 
     def rows_asked(self) -> Sequence[Sequence[int]]:
         return self._asked
