@@ -101,13 +101,14 @@ def train_without_a_table(rank, ranks, embedding):
     from fsbench.train.driver import Driver
     from tests.scripted import Absent, left_behind
 
-    trainer = support.open_workload(rank, ranks, Absent("same", "sgd", ranks, empty=False), embedding=embedding)
-    if embedding != "plain":
-        for table in trainer.strategies.embedding._tables.values():
-            let_reads_pass(table)
-    driver = Driver(trainer, 0, 10)
-    driver.run()
-    return left_behind(trainer, driver)
+    workload = Absent("same", "sgd", ranks, empty=False)
+    with support.opened_cell(rank, ranks, workload, embedding=embedding) as trainer:
+        if embedding != "plain":
+            for table in trainer.strategies.embedding._tables.values():
+                let_reads_pass(table)
+        driver = Driver(trainer, 0, 10)
+        driver.run()
+        return left_behind(trainer, driver)
 
 
 def let_reads_pass(table):

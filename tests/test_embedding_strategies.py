@@ -122,10 +122,11 @@ def train_without(rank, ranks, embedding, script, optimizer, empty):
     from fsbench.train.driver import Driver
     from tests.scripted import Absent, left_behind
 
-    trainer = support.open_workload(rank, ranks, Absent(script, optimizer, ranks, empty=empty), embedding=embedding)
-    driver = Driver(trainer, 0, 23)
-    driver.run()
-    return left_behind(trainer, driver)
+    workload = Absent(script, optimizer, ranks, empty=empty)
+    with support.opened_cell(rank, ranks, workload, embedding=embedding) as trainer:
+        driver = Driver(trainer, 0, 23)
+        driver.run()
+        return left_behind(trainer, driver)
 
 
 def used_rows(rank, ranks, embedding, script, optimizer, steps, pause_at=None):
