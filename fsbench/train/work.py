@@ -65,12 +65,12 @@ class _Process:
 def work(order: Order, folder: Path, number: int, heartbeat: Heartbeat) -> None:
     """Sets the process with that number up, and trains or serves. Raises whatever goes wrong."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    heartbeat.beat("data")
     strategies = Strategies(**{axis: create(axis, order.strategy(axis)) for axis in AXES})
     workload: Workload = create("workloads", Spec.parse(order.cell["workload"]))
     process = _Process(order, folder, number, heartbeat, strategies, workload)
     if number == 0:
         write_kind(folder, "gpu" if process.device.type == "cuda" else "cpu")
-    heartbeat.beat("data")
     workload.prepare(Path(order.data_dir) if order.data_dir else None, order.seed)
     if number < process.ranks:
         _train(process)
