@@ -383,8 +383,8 @@ class NeedsMetadata(Plain):
 
     needs_totals = False
 
-    def build(self, tables):
-        super().build(tables)
+    def __init__(self, options=None):
+        super().__init__(options)
         self.exact = False
 
     def update(self, step, counts):
