@@ -3,9 +3,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+TORCHREC := $(VENV)/.torchrec
 GPU_OUT ?= results/gpu-check
 
-.PHONY: install demo demo-balance test lint bench gpu-check clean
+.PHONY: install install-torchrec demo demo-balance test lint bench gpu-check clean
 
 install: $(INSTALLED)
 
@@ -15,6 +16,14 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "installing fsbench and torch into $(VENV), about a minute"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[cpu,dev]'
+	@touch $@
+
+# The embedding strategies of that name need it. Without its dependencies: it asks for fbgemm-gpu, the CUDA build.
+install-torchrec: $(TORCHREC)
+
+$(TORCHREC): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[torchrec]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps torchrec
 	@touch $@
 
 # The built-in matrix at equal steps: 16 cells on two local ranks, each in fresh processes; about four minutes.
@@ -27,8 +36,10 @@ demo-balance: $(INSTALLED)
 	$(BIN)/fsbench data fetch ml-100k
 	$(BIN)/fsbench run --workload ml-100k --workload long-cpu --sharding naive --sharding cost-aware
 
-# Tests on real data skip, and say so, where it cannot be fetched. Two files at a time: most of them wait for processes.
+# Tests on real data, and those of torchrec, skip and say so where it cannot be had. Two files at a time: most of them wait
+# for processes.
 test: $(INSTALLED)
+	-$(MAKE) --no-print-directory install-torchrec
 	-$(BIN)/fsbench data fetch ml-100k
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, get_args
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fsbench.collect.timeline import Timeline
+    from fsbench.train.channels import Channel, ServerLane
     from fsbench.train.lanes import Lane
     from fsbench.workload import Loader
 
@@ -28,6 +29,7 @@ AXES = ("sharding", "embedding", "collectives", "sync")
 DEFAULTS = {"sharding": "naive", "embedding": "plain", "collectives": "backend", "sync": "allreduce"}
 
 WaitClass = Literal["shuffle", "embedding", "dense", "control"]
+TableOptimizer = Literal["sgd", "rowwise-adagrad", "lazy-adam"]
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -87,14 +89,14 @@ class TableSpec:
     name: str
     rows: int
     dim: int
-    optimizer: Literal["sgd", "rowwise-adagrad", "lazy-adam"] = "lazy-adam"
+    optimizer: TableOptimizer = "lazy-adam"
     lr: float = 1e-3
     init_std: float = 0.02
 
 
 @dataclass
 class RankContext:
-    """What one rank lends its strategies."""
+    """What one rank lends its strategies. `servers`: lanes to the processes of each role that they asked for."""
 
     rank: int
     ranks: int
@@ -104,6 +106,30 @@ class RankContext:
     lanes: Mapping[str, Lane]
     timeline: Timeline
     collectives: Collectives
+    servers: Mapping[str, Sequence[ServerLane]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ServerContext:
+    """What a server process lends the strategy that asked for it: the `place`-th of `count` of its role. It has a CPU,
+    and no part in any lane but those that `ranks` ranks hold to it."""
+
+    role: str
+    place: int
+    count: int
+    ranks: int
+    dtype: torch.dtype
+    seed: int
+    tables: Sequence[TableSpec]
+
+
+class Server(ABC):
+    """What a server process does."""
+
+    @abstractmethod
+    def answer(self, rank: int, request: Sequence[int], channel: Channel) -> None:
+        """Serves one request of a rank: receives from `channel` what the rank sends after its request, sends what the
+        rank receives. Each rank has a thread of its own here, which takes its requests in order."""
 
 
 class Strategy(ABC):
@@ -119,8 +145,9 @@ class Strategy(ABC):
     """Lanes it issues operations on."""
     lookahead: ClassVar[int] = 0
     """How many batches beyond the current one must already be on their ranks when a step starts."""
-    exact: ClassVar[bool] = True
-    """Whether training with it equals the reference (naive, plain, backend, allreduce) up to rounding."""
+    exact: bool = True
+    """Whether training with it equals the reference (naive, plain, backend, allreduce) up to rounding; set in
+    `__init__` if an option says."""
 
     context: RankContext
 
@@ -132,8 +159,12 @@ class Strategy(ABC):
         return None
 
     def roles(self) -> Mapping[str, int]:
-        """Extra server processes it needs, by role name."""
+        """Extra server processes it needs, by role name (`{"table-server": 2}`). Depends on its options alone."""
         return {}
+
+    def serve(self, context: ServerContext) -> Server:
+        """Called once on each server process that `roles` asked for, instead of `setup`: what answers the ranks."""
+        raise NotImplementedError(f"{type(self).__name__} asks for {context.role} processes and does not serve them")
 
     def setup(self, context: RankContext) -> None:
         """Called once on every rank, after its lanes exist and before the first step."""
@@ -234,6 +265,17 @@ class Sharding(Strategy):
 class EmbeddingExchange(Strategy):
     """Row-sharded tables: who holds which row, and what is sent when."""
 
+    dtypes: ClassVar[tuple[str, ...]] = ("float32", "float64")
+    """Of the tables that it can hold, the widest last. A workload with others is unsupported."""
+    optimizers: ClassVar[tuple[TableOptimizer, ...]] = get_args(TableOptimizer)
+    """Of the tables that it can train, the one with the most state last."""
+    needs_totals: ClassVar[bool] = True
+    """Whether it needs what other ranks train: it reads `TargetCounts.total`, or exchanges something in every step, in
+    which all ranks must meet. See `DenseSync.needs_totals`."""
+    staleness: int | None = 0
+    """The most steps whose updates a row of `lookup` may lack; 0 if it is exact, None if nothing bounds them (see
+    `stalest`). Set in `__init__` if an option says."""
+
     @abstractmethod
     def build(self, tables: Sequence[TableSpec]) -> None:
         """Makes this rank's shards. Called once, after `setup`."""
@@ -257,6 +299,20 @@ class EmbeddingExchange(Strategy):
     def flush(self) -> None:
         """Finishes every pending update. Called before evaluations and checkpoints."""
 
+    def stalest(self) -> int:
+        """The most steps of any one rank whose updates a row of this rank's lookups may have lacked so far, when its
+        own gradients were applied. Asked where `staleness` is None."""
+        raise NotImplementedError(f"{type(self).__name__}.staleness is None and nothing tells what it was")
+
+    def rows_asked(self) -> Sequence[Sequence[int]]:
+        """By batch from the first, how many rows this rank asked of each owner of shards; empty if it does not tell."""
+        return ()
+
+    def rows_by_class(self) -> Mapping[str, int]:
+        """Distinct rows of this rank's batches so far: `hot`, found in copies on this rank, and `cold`, all others.
+        Empty without such classes."""
+        return {}
+
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Full logical tables and optimizer state, whatever the sharding:
@@ -270,8 +326,8 @@ class EmbeddingExchange(Strategy):
 class Collectives(Strategy):
     """How bytes move. Operations of one lane run in the order in which they were issued.
 
-    `kind` names what the bytes are (`ids`, `rows`, `gradients`, `dense`, `metadata`, `samples`): the recorder counts
-    bytes by it. Results are tensors on the device of the operand.
+    `kind` names what the bytes are (`ids`, `rows`, `gradients`, `dense`, `metadata`, `samples`, `state`): the recorder
+    counts bytes by it. Results are tensors on the device of the operand.
     """
 
     on_host: ClassVar[frozenset[WaitClass]] = frozenset()
@@ -320,8 +376,8 @@ class DenseSync(Strategy):
     """How the dense parameters, replicated on every rank, are kept together."""
 
     needs_totals: ClassVar[bool] = True
-    """Whether it reads `TargetCounts.total`. If it does not, no samples move and there is no table, then the ranks load
-    apart: none waits for another at the start of a step."""
+    """Whether it reads `TargetCounts.total`. If it does not, no samples move and no table needs them either, then the
+    ranks load apart: none waits for another at the start of a step."""
 
     @abstractmethod
     def attach(self, module: torch.nn.Module) -> None:

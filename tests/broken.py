@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fsbench.axes import DENSE, EXCHANGE, BatchMeta, Sharding, TargetCounts
+from fsbench.axes import DENSE, EXCHANGE, SHUFFLE, BatchMeta, Sharding, TargetCounts
 from fsbench_strategies.collectives.backend import Backend
 from fsbench_strategies.embedding.plain import Plain
 from fsbench_strategies.sync.allreduce import AllReduce
@@ -168,7 +168,7 @@ class NarrowMinded(Plain):
         return super().lookup(step, ids)
 
 
-@breaks("same operations", saying="lane exchange, operation 10: rank 0 issued all_to_all")
+@breaks("same operations", saying="lane exchange, operation 12: rank 0 issued all_to_all")
 class Talkative(Plain):
     """Rank 1 issues an exchange of nothing, in which nobody else takes part."""
 
@@ -182,13 +182,13 @@ class Talkative(Plain):
             self.context.collectives.all_to_all(lane, empty, nothing, nothing, largest_split=0, kind="ids").wait()
 
 
-@breaks("declared services", saying="it takes lane dense, which `lanes` does not declare")
+@breaks("declared services", saying="it takes lane shuffle, which `lanes` does not declare")
 class Trespassing(Plain):
     """Takes another strategy's lane."""
 
     def update(self, step, counts):
         super().update(step, counts)
-        self.context.lanes[DENSE.name].submit(lambda: None, kind="ids").wait()
+        self.context.lanes[SHUFFLE.name].submit(lambda: None, kind="ids").wait()
 
 
 @breaks("declared services", saying="`uses` does not name collectives")
@@ -375,6 +375,21 @@ class Unequal(Deal):
 
 
 # Embedding
+
+
+@breaks("apart", "declared services", saying="AssertionError: nothing was shuffled")
+class NeedsMetadata(Plain):
+    """Expects metadata of other ranks, although it says that it needs none."""
+
+    needs_totals = False
+
+    def __init__(self, options=None):
+        super().__init__(options)
+        self.exact = False
+
+    def update(self, step, counts):
+        assert self.context.lanes[SHUFFLE.name].log.operations(), "nothing was shuffled"
+        super().update(step, TargetCounts(1, 1))
 
 
 @breaks("tables", "resumes", saying="two.mean is not what was loaded")

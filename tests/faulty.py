@@ -12,9 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fsbench.axes import Sharding
+from fsbench.axes import Server, Sharding
 from fsbench.errors import Unsupported
 from fsbench_strategies.collectives.backend import Backend
+from fsbench_strategies.embedding.parameter_server import ParameterServer
 from fsbench_strategies.sync.allreduce import AllReduce
 
 LONG = 86_399
@@ -195,3 +196,42 @@ class BrokenShadow(Backend):
         if lane.name == "shadow" and self.context.rank == 1:
             raise ArithmeticError("the shadow is gone")
         return super().all_reduce(lane, tensor, kind=kind)
+
+
+class FaultyTables(ParameterServer):
+    """On its server, in the middle of training, something goes wrong."""
+
+    @dataclass(frozen=True)
+    class Options(ParameterServer.Options):
+        """`how`: a key of `FAULTS`, or `stranger`: the server is of another fsbench."""
+
+        how: str = "raise"
+
+    options: Options
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        import fsbench
+
+        if options.how == "stranger" and os.environ.get("RANK") == "2":
+            fsbench.__version__ = "0.2.0"
+
+    def serve(self, context):
+        fault = FAULTS.get(self.options.how, lambda: None)
+        return FaultyServer(super().serve(context), fault)
+
+
+class FaultyServer(Server):
+    """As a sound one, but for one request of rank 0."""
+
+    REQUEST = 7
+
+    def __init__(self, sound: Server, fault: Callable[[], None]) -> None:
+        self._sound, self._fault = sound, fault
+        self._answered = 0
+
+    def answer(self, rank, request, channel):
+        self._answered += rank == 0
+        if self._answered == self.REQUEST and rank == 0:
+            self._fault()
+        self._sound.answer(rank, request, channel)

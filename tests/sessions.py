@@ -24,6 +24,7 @@ PLUGINS = {
         "parent": "tests.faulty:Parent",
         "stranger": "tests.faulty:Stranger",
     },
+    "embedding": {"faulty-tables": "tests.faulty:FaultyTables"},
     "collectives": {"broken-shadow": "tests.faulty:BrokenShadow"},
     "sync": {"broken-forward": "tests.faulty:BrokenForward"},
     "clusters": {"bare": "tests.toy:Bare", "toy": "tests.toy:Toy"},

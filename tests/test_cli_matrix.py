@@ -428,14 +428,14 @@ def test_a_matrix_that_was_interrupted_and_resumed_equals_the_unbroken_one_cell_
     assert fsbench("run", "--matrix", "m.toml", "--out", "whole", "--quiet").exit_code == 0
     run_to_end, started = launch.run_to_end, []
 
-    def interrupted(command, environment, folder, ranks, limits, on_poll, hurry):
+    def interrupted(command, environment, folder, names, limits, on_poll, hurry):
         def poll(beats):
             if len(started) == 2:
                 signal.raise_signal(signal.SIGINT)
             on_poll(beats)
 
         started.append(folder)
-        return run_to_end(command, environment, folder, ranks, limits, poll, hurry)
+        return run_to_end(command, environment, folder, names, limits, poll, hurry)
 
     monkeypatch.setattr(launch, "run_to_end", interrupted)
     assert fsbench("run", "--matrix", "m.toml", "--out", "broken", "--quiet").exit_code == 130

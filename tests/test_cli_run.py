@@ -346,6 +346,11 @@ def test_an_interrupted_run_tells_how_to_go_on(fsbench, monkeypatch, session, tm
 
 ODD = """
     from fsbench.axes import Sharding
+    from fsbench.launch.local import Local
+
+
+    class Alone(Local):
+        serves = False
 
 
     class Odd(Sharding):
@@ -373,16 +378,17 @@ ODD = """
 def odd(tmp_path, monkeypatch):
     names = {name: f"odd_ones:{name.title()}" for name in ("served", "unsure", "undressed")}
     names["absent"] = "odd_ones_that_are_not_there:Absent"
-    install(tmp_path, "odd-ones", {"sharding": names}, {"odd_ones.py": ODD})
+    install(tmp_path, "odd-ones", {"sharding": names, "clusters": {"alone": "odd_ones:Alone"}}, {"odd_ones.py": ODD})
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "odd_ones", raising=False)
 
 
-def test_a_strategy_that_needs_servers_is_unsupported(odd, fsbench, session, tmp_path):
+def test_a_strategy_that_needs_servers_is_unsupported_on_a_cluster_that_starts_none(odd, fsbench, session, tmp_path):
     session()
-    outcome = fsbench("run", "--workload", "long-cpu", "--sharding", "served", "--out", str(tmp_path / "set"))
+    cell = ("--workload", "long-cpu", "--sharding", "served", "--on", "alone")
+    outcome = fsbench("run", *cell, "--out", str(tmp_path / "set"))
     assert outcome.exit_code == 1
-    assert "needs server processes (2 sync-server), which no cluster of this version starts" in outcome.out
+    assert "needs server processes (2 sync-server), which cluster alone does not start" in outcome.out
 
 
 @pytest.mark.parametrize(

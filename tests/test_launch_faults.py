@@ -37,11 +37,16 @@ WITH_TORCH = ("kill", "terminate", "vanish", "crash")
 @pytest.fixture(scope="module")
 def sessions_of_faults(request, tmp_path_factory):
     """By cluster, one session with a run for each fault that this test run asks for, and a sound one among them."""
-    mine = [item for item in request.session.items if item.path == request.path]
-    asked = {item.callspec.params["fault"] for item in mine if hasattr(item, "callspec")}
+    asked = asked_for(request, "fault")
     with_torch = asked.intersection(WITH_TORCH)
     halves = {TORCH: with_torch, BARE: asked - with_torch}
     return {cluster: start(tmp_path_factory.mktemp("faults"), cluster, faults) for cluster, faults in halves.items()}
+
+
+def asked_for(request, parameter: str) -> set[str]:
+    """Its values in the tests of this file that are to run."""
+    mine = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+    return {item.callspec.params[parameter] for item in mine if parameter in item.callspec.params}
 
 
 def start(folder, cluster: str, faults: set[str]):
@@ -103,6 +108,50 @@ def test_ranks_of_different_versions_do_not_train_together(tmp_path, environment
     record = sessions.records(tmp_path / "set")["stranger"]
     assert "rendezvous: FsbenchError: ranks do not agree: rank 1 has fsbench 0.2.0, rank 0 0.1.0 (" in record["reason"]
     assert record["status"] == "failed"
+
+
+OF_SERVERS = {
+    "raise": ("failed", r"table-server 0, serve: ValueError: rank 1 has had enough"),
+    "kill": ("failed", r"table-server 0, serve: ended without a word"),
+    "stranger": (
+        "failed",
+        r"rank 0, rendezvous: FsbenchError: ranks and servers do not agree: "
+        r"table-server 0 has fsbench 0\.2\.0, rank 0 0\.1\.0",
+    ),
+    "hang": (
+        "timeout",
+        r"no rank moved for 10 s; table-server 0 is late; "
+        r"rank 0: train 3/6, \d+ s in send ids on lane table-server-0 of rank 0; "
+        r"rank 1: train 5/6, \d+ s in all_gather other on lane world; table-server 0: serve",
+    ),
+}
+"""Status and reason by fault, as for ranks."""
+
+
+@pytest.fixture(scope="module")
+def session_of_servers(request, tmp_path_factory):
+    """One with a run for each fault of a server that this test run asks for, and a sound one. Rank 1 trains
+    to its end when the server hangs for rank 0."""
+    folder = tmp_path_factory.mktemp("servers")
+    environment = sessions.make_environment(folder)
+    embeddings = [f"faulty-tables:how={fault}" for fault in sorted(asked_for(request, "of_server"))]
+    embeddings.append("parameter-server")
+    axes = [word for embedding in embeddings for word in ("--embedding", embedding)]
+    limits = ("--steps", "6", "--set", "time_limit_s=60", "--set", "stall_limit_s=10")
+    done = sessions.run(folder / "set", environment, "--on", BARE, *axes, "--sync", "none", *limits)
+    return folder / "set", environment, done
+
+
+@pytest.mark.parametrize("of_server", OF_SERVERS)
+def test_a_fault_of_a_server_is_recorded_with_its_status_name_and_phase(session_of_servers, of_server):
+    out, environment, done = session_of_servers
+    records = {record["cell"]["embedding"]: record for record in sessions.all_records(out)}
+    record = records[f"faulty-tables:how={of_server}"]
+    status, reason = OF_SERVERS[of_server]
+    assert record["status"] == status, record["reason"]
+    assert re.fullmatch(rf"{reason} \(log: logs/{record['run_id']}\.txt\)", record["reason"])
+    assert (done.returncode, records["parameter-server"]["status"]) == (1, "ok")
+    assert sessions.left(environment) == []
 
 
 NO_PORT_LEFT = """

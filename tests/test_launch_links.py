@@ -112,15 +112,17 @@ def test_a_thousand_hosts_have_addresses_of_their_own():
 
 
 @pytest.mark.parametrize(
-    ("cluster", "hosts"),
+    ("cluster", "servers", "hosts"),
     [
-        ("ranks=2,link=1gbit", [0, 1]),
-        ("ranks=4,link=1gbit", [0, 1, 2, 3]),
-        ("ranks=4,link=1gbit,hosts=2", [0, 0, 1, 1]),
+        ("ranks=2,link=1gbit", 0, [0, 1]),
+        ("ranks=4,link=1gbit", 0, [0, 1, 2, 3]),
+        ("ranks=4,link=1gbit,hosts=2", 0, [0, 0, 1, 1]),
+        ("ranks=2,link=1gbit", 1, [0, 1, 2]),
+        ("ranks=4,link=1gbit,hosts=2", 2, [0, 0, 1, 1, 2, 3]),
     ],
 )
-def test_each_rank_enters_the_namespace_of_its_host(cluster, hosts):
-    command = local(cluster).command(Path("order.json"))
+def test_each_rank_enters_the_namespace_of_its_host_and_each_server_one_of_its_own(cluster, servers, hosts):
+    command = local(cluster).command(Path("order.json"), servers)
     shell = command.index("sh")
     words = command[shell:]
     for rank, host in enumerate(hosts):
@@ -131,7 +133,7 @@ def test_each_rank_enters_the_namespace_of_its_host(cluster, hosts):
 
 
 def test_ranks_without_a_link_stay_where_they_are():
-    assert "sh" not in local("ranks=2").command(Path("order.json"))
+    assert "sh" not in local("ranks=2").command(Path("order.json"), 0)
 
 
 def test_without_iproute2_the_cluster_is_unsupported_with_the_reason(monkeypatch, tmp_path):

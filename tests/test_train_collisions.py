@@ -10,14 +10,19 @@ BATCHES = [[1, 2, 3, 3, 4], [3, 4, 9, 1], [], [9], [9, 9]]
 RATE = 4 / 9  # {1, 3, 4} of {1, 2, 3, 4}, none of {1, 3, 4, 9}, none of none, {9} of {9}
 
 
+def rate_of(counts):
+    again, followed = counts.sum(0).tolist()
+    return again / followed if followed else None
+
+
 def rate(rank, ranks, tables=("items",), batches=BATCHES):
     """With the rows of each batch dealt to the ranks in turn."""
     import torch
 
-    from fsbench.train.collisions import collision_rate
+    from fsbench.train.collisions import global_collisions
 
     part = [torch.tensor(rows[rank::ranks], dtype=torch.int64) for rows in batches]
-    return collision_rate([dict.fromkeys(tables, rows) for rows in part])
+    return rate_of(global_collisions([dict.fromkeys(tables, rows) for rows in part]))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -35,7 +40,7 @@ def test_there_is_no_rate_without_a_row_that_is_followed_by_a_step(ranks, tables
 
 
 def rate_of_training(rank, ranks, workload, steps):
-    from fsbench.train.collisions import collision_rate
+    from fsbench.train.collisions import global_collisions
     from fsbench.train.driver import Driver
     from fsbench.train.trainer import close_trainer
     from tests import support
@@ -44,7 +49,7 @@ def rate_of_training(rank, ranks, workload, steps):
     driver = Driver(trainer, 0, steps)
     driver.run()
     close_trainer(trainer)
-    return collision_rate(driver.ids)
+    return rate_of(global_collisions(driver.ids))
 
 
 def test_training_the_sparse_workload_has_the_rate_of_its_knob(ranks):

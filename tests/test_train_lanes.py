@@ -225,3 +225,88 @@ class Fractional(support.AllOnOne):
 )
 def test_ranks_that_do_not_agree_on_an_assignment_stop_before_a_sample_moves(ranks, kind, message):
     assert all(found.startswith(message) for found in ranks.run(wrong_assignment, 3, kind))
+
+
+def issue_on_a_lent_lane(rank, ranks):
+    """What a library does: asynchronous operations of its own on the lane's group, from the main thread."""
+    import threading
+
+    import torch
+    import torch.distributed as dist
+
+    from fsbench.axes import EXCHANGE
+    from fsbench.train.trainer import close_trainer
+
+    trainer = support.open_cell(rank, ranks)
+    lane, timeline = trainer.context.lanes[EXCHANGE.name], trainer.context.timeline
+    lane.log.clear()
+    may_go = threading.Event()
+    timeline.begin_step()
+    blocker = lane.submit(may_go.wait, kind="rows")
+    received = torch.zeros(ranks)
+    with lane.lent("ids") as group:
+        work = dist.all_to_all_single(received, torch.full((ranks,), float(rank)), group=group, async_op=True)
+        with lane.lent("state"):
+            total = torch.ones(1)
+            second = dist.all_reduce(total, group=group, async_op=True)
+    waited = blocker._done.is_set(), received.tolist()
+    may_go.set()
+    work.wait()
+    second.wait()
+    timeline.end_step()
+    trace = timeline.trace()
+    on_lane = {timeline.lanes[number] for number in trace.lanes.tolist() if number >= 0}
+    close_trainer(trainer)
+    kind_outside = lane.log.kind
+    return (
+        waited,
+        isinstance(work, dist.Work),
+        received.tolist(),
+        total.item(),
+        lane.log.sequence(),
+        on_lane,
+        kind_outside,
+    )
+
+
+def test_operations_that_a_library_issues_take_their_turn_in_the_lane_and_are_waited_for_as_jobs_are(ranks):
+    for waited, is_work, received, total, sequence, on_lane, kind_outside in ranks.run(issue_on_a_lent_lane, 2):
+        assert waited == (False, [0.0, 0.0])
+        assert is_work
+        assert received == [0.0, 1.0]
+        assert total == 2
+        assert [operation[:2] for operation in sequence] == [("all_to_all", "ids"), ("all_reduce", "state")]
+        assert on_lane == {"exchange"}
+        assert kind_outside == "other"
+
+
+def lend_and_fail(rank, ranks):
+    import torch
+    import torch.distributed as dist
+
+    from fsbench.axes import EXCHANGE
+    from fsbench.errors import FsbenchError
+    from fsbench.train.trainer import close_trainer
+
+    trainer = support.open_cell(rank, ranks)
+    lane = trainer.context.lanes[EXCHANGE.name]
+    with lane.lent("ids") as group:
+        work = dist.all_reduce(torch.zeros(2 + rank), group=group, async_op=True)
+    try:
+        work.wait()
+        message = "no error"
+    except FsbenchError as error:
+        message = str(error)
+    close_trainer(trainer)
+    return message
+
+
+def test_an_error_of_such_an_operation_is_raised_by_its_wait(ranks):
+    assert (
+        ranks.run(lend_and_fail, 2)
+        == [
+            "lane exchange: ranks do not issue the same operation: "
+            "rank 0 all_reduce ids float32 [2], rank 1 all_reduce ids float32 [3]"
+        ]
+        * 2
+    )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsbench.samples import Jagged, Samples
-from fsbench.train.metadata import Trained, pack, unpack
+from fsbench.train.metadata import STRAY_FIELDS, Trained, pack, unpack
 
 CAPACITY = 4
 numbers = st.floats(allow_nan=False)
@@ -25,18 +25,20 @@ def told(draw, features, columns):
     costs, seconds, *described = (
         np.array(draw(st.lists(numbers, min_size=size, max_size=size))) for size in (n, 1, features)
     )
-    return samples, costs, Trained(float(seconds[0]), *described)
+    stray = np.array([draw(st.integers(-1, 2**62)) for _ in range(STRAY_FIELDS)])
+    return samples, costs, stray, Trained(float(seconds[0]), *described)
 
 
 @given(st.data(), st.integers(1, 3), st.integers(0, 6), st.integers(1, 3))
 def test_every_rank_reads_what_all_of_them_packed_in_global_order(data, ranks, features, columns):
     parts = [data.draw(told(features, columns)) for _ in range(ranks)]
     read = unpack(np.stack([pack(*part, CAPACITY) for part in parts]), columns, features)
-    whole = Samples.concatenate([samples for samples, _, _ in parts])
+    whole = Samples.concatenate([samples for samples, *_ in parts])
     assert read.index.tolist() == whole.index.tolist()
     assert read.targets.tolist() == whole.targets.tolist()
-    assert read.costs.tolist() == [cost for _, costs, _ in parts for cost in costs]
+    assert read.costs.tolist() == [cost for _, costs, _, _ in parts for cost in costs]
     assert read.lengths.T.tolist() == [column.lengths.tolist() for column in whole.columns.values()]
-    assert read.source.tolist() == [rank for rank, (samples, _, _) in enumerate(parts) for _ in range(len(samples))]
-    assert read.seconds.tolist() == [trained.seconds for _, _, trained in parts]
-    assert read.features.tolist() == [trained.features.tolist() for _, _, trained in parts]
+    assert read.source.tolist() == [rank for rank, (samples, *_) in enumerate(parts) for _ in range(len(samples))]
+    assert read.strays.tolist() == [stray.tolist() for _, _, stray, _ in parts]
+    assert read.seconds.tolist() == [trained.seconds for *_, trained in parts]
+    assert read.features.tolist() == [trained.features.tolist() for *_, trained in parts]

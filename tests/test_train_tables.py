@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,8 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from fsbench.axes import TableSpec  # noqa: E402
+from fsbench.train.distinct import Distinct  # noqa: E402
+from fsbench.train.row_exchange import ShardedTable  # noqa: E402
 from fsbench.train.tables import RowPartition, TableShard  # noqa: E402
 
 OPTIMIZERS = ("sgd", "rowwise-adagrad", "lazy-adam")
@@ -97,3 +101,23 @@ def test_lazy_adam_equals_torch_sparse_adam():
 def test_a_state_of_another_optimizer_is_refused():
     with pytest.raises(ValueError, match=r"table t: the checkpoint holds .*'sum'.*optimizer lazy-adam needs"):
         shard("lazy-adam").load(shard("rowwise-adagrad").tensors())
+
+
+@given(st.lists(st.lists(st.integers(0, 20), max_size=40), max_size=4))
+def test_de_duplication_finds_each_id_once_and_tells_where_in_the_order_of_last_occurrence(calls):
+    distinct = Distinct(21)
+    for ids in calls:
+        found, place = distinct(torch.tensor(ids, dtype=torch.int64))
+        assert found.tolist() == list(dict.fromkeys(reversed(ids)))[::-1]
+        assert found[place].tolist() == ids
+
+
+@given(st.lists(st.integers(0, 99), max_size=60), st.sampled_from([1, 2, 3, 300]))
+def test_a_route_asks_each_owner_once_for_each_of_its_rows(ids, ranks):
+    context = SimpleNamespace(ranks=ranks, rank=0, seed=0, dtype=torch.float32, device=torch.device("cpu"))
+    table = ShardedTable(TableSpec("t", 100, 4, "sgd"), context)
+    route = table.route(torch.tensor(ids, dtype=torch.int64))
+    owners = torch.arange(ranks).repeat_interleave(torch.tensor(route.splits))
+    keys = owners * table.partition.slots + route.slots
+    assert len(set(keys.tolist())) == len(keys) == len(set(ids))
+    assert keys[route.spread].equal(table.partition.key(torch.tensor(ids, dtype=torch.int64)))

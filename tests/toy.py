@@ -33,8 +33,8 @@ class Bare(Local):
 
     module = "fsbench.train.rank"
 
-    def command(self, spec_file):
-        return [sys.executable, "-m", "tests.toy", self.module, str(spec_file), str(self.ranks)]
+    def command(self, spec_file, servers):
+        return [sys.executable, "-m", "tests.toy", self.module, str(spec_file), str(self.ranks + servers)]
 
 
 class Toy(Bare):

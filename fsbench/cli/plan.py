@@ -16,7 +16,7 @@ from typing import Any
 
 from fsbench.axes import AXES
 from fsbench.cli.request import DEFAULT_CHOICES, SETTINGS, Asked, Request
-from fsbench.errors import UserError
+from fsbench.errors import FsbenchError, UserError
 from fsbench.matrix import (
     DRIVEN_AXES,
     MOST_CELLS,
@@ -34,18 +34,20 @@ from fsbench.options import Spec, build_options
 from fsbench.plugins import ALL, KINDS, NOUNS, FoundPlugin, create, find_plugin, find_plugins
 from fsbench.probe import import_faults
 from fsbench.results.printable import one_line
+from fsbench.roles import server_processes
 
 
 @dataclass(frozen=True)
 class Choice:
     """A plugin that the runs use. `named`: on the command line, rather than by `all`, a matrix or a default.
-    `unmet`: why it cannot be used on this machine by this version, or None."""
+    `unmet`: why it cannot be used on this machine, or None. `roles`: the server processes that it asks for."""
 
     spec: str
     plugin: FoundPlugin
     instance: Any
     named: bool
     unmet: str | None
+    roles: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -103,10 +105,14 @@ class Plan:
         if axis := self._ignored(cell):
             idle = f"no strategy of this cell uses {axis}; it makes no difference here"
             return Obstacle(self.indifferent(cell, axis), idle, named=True)
-        for kind, chosen in self.chosen(cell).items():
-            if chosen.unmet:
-                who = f"{NOUNS[kind]} {chosen.spec} ({chosen.plugin.origin})"
-                return Obstacle(who, chosen.unmet, chosen.named)
+        made_of = self.chosen(cell)
+        for kind, chosen in made_of.items():
+            if reason := chosen.unmet or _unserved(chosen, made_of["clusters"]):
+                return Obstacle(f"{NOUNS[kind]} {chosen.spec} ({chosen.plugin.origin})", reason, chosen.named)
+        try:
+            server_processes({axis: choice.roles for axis, choice in made_of.items() if axis in AXES})
+        except FsbenchError as error:
+            return Obstacle("server processes", str(error), named=True)
         return None
 
     def indifferent(self, cell: Cell, axis: str) -> str:
@@ -209,21 +215,20 @@ def _choice(kind: str, asked: Asked) -> Choice:
 
 def _make(plugin: FoundPlugin, spec: Spec, named: bool) -> Choice:
     instance = create(plugin.kind, spec)
-    return Choice(str(spec), plugin, instance, named, _unmet(plugin.kind, plugin, instance))
-
-
-def _unmet(kind: str, plugin: FoundPlugin, instance: Any) -> str | None:
-    if kind == "workloads":
-        return None
     try:
-        reason = instance.requirements()
-        roles = instance.roles() if kind in AXES else {}
+        reason = None if plugin.kind == "workloads" else instance.requirements()
+        roles = dict(instance.roles()) if plugin.kind in AXES else {}
     except Exception as error:
         raise UserError(f"{plugin} cannot say what it requires: {type(error).__name__}: {error}") from error
-    if roles and not reason:
-        wanted = ", ".join(f"{count} {role}" for role, count in roles.items())
-        return f"needs server processes ({wanted}), which no cluster of this version starts"
-    return one_line(str(reason)) if reason else None
+    return Choice(str(spec), plugin, instance, named, one_line(str(reason)) if reason else None, roles)
+
+
+def _unserved(strategy: Choice, cluster: Choice) -> str | None:
+    """Why the cluster cannot have the server processes that the strategy asks for, or None."""
+    if not strategy.roles or cluster.instance.serves:
+        return None
+    wanted = ", ".join(f"{count} {role}" for role, count in strategy.roles.items())
+    return f"needs server processes ({wanted}), which cluster {cluster.spec} does not start"
 
 
 def _working(kind: str) -> list[Choice]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import click
 
 from fsbench.cli.needs import require_torch
@@ -25,9 +27,11 @@ def check(ctx: click.Context, name: str, kind: str | None) -> None:
     require_torch()
     from fsbench.launch.leftovers import janitor
     from fsbench.testing.find import find_strategy
+    from fsbench.testing.pool import shared_pool
     from fsbench.testing.suite import judge_all
 
-    with janitor():
+    # The pool first, so that the janitor stays until its ranks and their files are gone.
+    with janitor(), contextlib.closing(shared_pool()):
         case = find_strategy(name, kind)
         if not case.probe.fault:
             _ = case.strategy  # wrong options are bad input, and no fault of the strategy

@@ -7,15 +7,17 @@ to a barrier, so that all that was sent before has arrived. The traffic of the b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from fsbench.collect.operations import OperationLog
 from fsbench.launch.cluster import Link
+
+if TYPE_CHECKING:
+    from fsbench.train.lanes import Lane
 
 COUNTERS = Path("/sys/class/net")
 HEADER_BYTES = 66
@@ -54,22 +56,37 @@ class Traffic:
     def sent_payload(self) -> int:
         return self.sent_bytes - HEADER_BYTES * self.sent_packets
 
+    @property
+    def received_payload(self) -> int:
+        return self.received_bytes - HEADER_BYTES * self.received_packets
+
 
 @dataclass(frozen=True)
 class LinkUse:
     """One rank's share of a span, or one host's. `traffic`: of the host's interface, which its ranks see alike.
 
     `counted_bytes`, `operations`: what the recorder saw leave for other hosts, and in how many operations.
+    `counted_received`: what it saw come from servers, who keep no record of their own.
     """
 
     link: Link
     traffic: Traffic
     counted_bytes: int
     operations: int
+    counted_received: int = 0
 
     @property
     def bypassed(self) -> bool:
-        return self.traffic.sent_payload < LEAST * self.counted_bytes
+        return (
+            self.traffic.sent_payload < LEAST * self.counted_bytes
+            or self.traffic.received_payload < LEAST * self.counted_received
+        )
+
+    def figures(self) -> str:
+        counted = f"counted {self.counted_bytes}, the interface carried {self.traffic.sent_payload}"
+        if not self.counted_received:
+            return counted
+        return f"{counted}; from servers {self.counted_received}, it received {self.traffic.received_payload}"
 
     @property
     def excessive(self) -> bool:
@@ -77,29 +94,28 @@ class LinkUse:
 
 
 class LinkMeter:
-    """Measures from when it is made to its end. Both are collective, and no operation of `logs` may be under way."""
+    """Measures from when it is made to its end. Both are collective, and no operation of `lanes` may be under way."""
 
-    def __init__(self, link: Link, logs: Iterable[OperationLog]) -> None:
+    def __init__(self, link: Link, lanes: Collection[Lane]) -> None:
         self._link = link
-        self._logs = list(logs)
+        self._logs = [lane.log for lane in lanes]
         first = dist.get_rank() // link.ranks_a_host * link.ranks_a_host
-        for log in self._logs:
+        for log in (lane.log for lane in lanes if lane.collective):
             log.host = range(first, first + link.ranks_a_host)
         dist.barrier()
-        self._counted, self._operations = self._count()
+        self._counted = self._count()
         self._traffic = Traffic.read(link.interface)
 
     def end(self) -> LinkUse:
         dist.barrier()
         traffic = Traffic.read(self._link.interface).since(self._traffic)
-        counted, operations = self._count()
+        sent, operations, received = (now - before for now, before in zip(self._count(), self._counted, strict=True))
         # One more: the barrier.
-        return LinkUse(self._link, traffic, counted - self._counted, operations - self._operations + 1)
+        return LinkUse(self._link, traffic, sent, operations + 1, received)
 
-    def _count(self) -> tuple[int, int]:
-        """Bytes and operations of all logs so far."""
-        totals = [log.crossing() for log in self._logs]
-        return sum(size for size, _ in totals), sum(operations for _, operations in totals)
+    def _count(self) -> tuple[int, ...]:
+        """Bytes sent, operations, and bytes received of all logs so far."""
+        return tuple(map(sum, zip(*((*log.crossing(), log.received()) for log in self._logs), strict=True)))
 
 
 def by_host(uses: Sequence[LinkUse]) -> list[LinkUse]:
@@ -107,7 +123,13 @@ def by_host(uses: Sequence[LinkUse]) -> list[LinkUse]:
     size = uses[0].link.ranks_a_host
     hosts = [uses[first : first + size] for first in range(0, len(uses), size)]
     return [
-        LinkUse(ranks[0].link, ranks[0].traffic, sum(r.counted_bytes for r in ranks), sum(r.operations for r in ranks))
+        LinkUse(
+            ranks[0].link,
+            ranks[0].traffic,
+            sum(rank.counted_bytes for rank in ranks),
+            sum(rank.operations for rank in ranks),
+            sum(rank.counted_received for rank in ranks),
+        )
         for ranks in hosts
     ]
 
@@ -116,11 +138,14 @@ def link_evidence(uses: Sequence[LinkUse]) -> dict[str, Any]:
     """What the link carried in all, for the record. `uses`: by rank.
 
     `rate` in bit/s. `interface_bytes` is payload, `packets` those it came in. `ratio`, interface to counted bytes, is
-    None where the two do not compare; `unchecked` then says why.
+    None where the two do not compare; `unchecked` then says why. `from_servers`: the same of what servers sent, None
+    without them.
     """
     hosts = by_host(uses)
     counted = sum(host.counted_bytes for host in hosts)
     carried = sum(host.traffic.sent_payload for host in hosts)
+    from_servers = sum(host.counted_received for host in hosts)
+    arrived = sum(host.traffic.received_payload for host in hosts)
     return {
         "rate": uses[0].link.bits_per_s,
         "counted_bytes": counted,
@@ -129,6 +154,7 @@ def link_evidence(uses: Sequence[LinkUse]) -> dict[str, Any]:
         "ratio": carried / counted if counted else None,
         "warning": _first_figures("more on the link than was counted", [host for host in hosts if host.excessive]),
         "unchecked": None if counted else "nothing was sent to another host",
+        "from_servers": {"counted_bytes": from_servers, "interface_bytes": arrived} if from_servers else None,
     }
 
 
@@ -138,5 +164,4 @@ def bypass(uses: Sequence[LinkUse]) -> str | None:
 
 
 def _first_figures(what: str, hosts: Sequence[LinkUse]) -> str | None:
-    figures = (f"counted {host.counted_bytes}, the interface carried {host.traffic.sent_payload}" for host in hosts)
-    return next((f"{what}: {figure}" for figure in figures), None)
+    return next((f"{what}: {host.figures()}" for host in hosts), None)

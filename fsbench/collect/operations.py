@@ -70,6 +70,10 @@ class OperationLog:
         """Bytes that left this rank for other hosts, and in how many operations it sent them, checks included."""
         return sum(self._crossing) + self._check_bytes, len(self._crossing) + self._checks
 
+    def received(self) -> int:
+        """Bytes that came from a server; those of ranks are counted where they are sent."""
+        return sum(size for size, name in zip(self._bytes, self._names, strict=True) if name == "receive")
+
     def operations(self) -> dict[str, int]:
         """How many operations of each name (`all_to_all rows`) were issued."""
         counts: dict[str, int] = {}

@@ -6,6 +6,7 @@ observed where tensors enter the process group, whoever issued them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -32,7 +33,12 @@ class RecordedGroup(_c10d.ProcessGroup):
 
     `blocking`: operations return when they are done, so that their end is known. A lane's thread has nothing else
     to do meanwhile. Off for NCCL, whose operations end on a stream.
+
+    `in_turn`: what carries an operation out and returns its work; at first, whoever issued it. A lane with a queue puts
+    those that other threads issue into it.
     """
+
+    in_turn: Callable[[Callable[[], Any]], Any]
 
     def __init__(self, inner: Any, rank: int, size: int, *, blocking: bool) -> None:
         super().__init__(rank, size)
@@ -40,6 +46,7 @@ class RecordedGroup(_c10d.ProcessGroup):
         self._inner = inner
         self._blocking = blocking
         self._matching = Matching(size)
+        self.in_turn = lambda operation: operation()
 
     def getBackendName(self) -> str:
         return GLOO if self._blocking else NCCL
@@ -49,6 +56,9 @@ class RecordedGroup(_c10d.ProcessGroup):
     ) -> Any:
         """`operand`: a tensor whose type and shape must be the same on all ranks, but for its number of rows where
         `splits` says what is sent to and expected of each; None where ranks may differ in what they issue."""
+        return self.in_turn(lambda: self._carry_out(name, bytes_sent, crossing, issue, operand, splits))
+
+    def _carry_out(self, name: str, bytes_sent: int, crossing: int, issue: Any, operand: Any, splits: Any) -> Any:
         self.log.announce(name)
         if operand is not None and self._matching.due(name, self.log.kind):
             self._check(Meant.of(name, self.log.kind, operand, splits), operand.device)
@@ -78,12 +88,12 @@ class RecordedGroup(_c10d.ProcessGroup):
 
     def alltoall_base(self, output: Any, operand: Any, output_splits: Any, input_splits: Any, opts: Any = None) -> Any:
         splits = input_splits or [operand.shape[0] // self.size()] * self.size()
-        row_bytes = _bytes(operand) // max(1, operand.shape[0])
+        row_bytes = size_of(operand) // max(1, operand.shape[0])
         host = self.log.host
         opts = opts or _c10d.AllToAllOptions()
         return self._run(
             "all_to_all",
-            _bytes(operand) - splits[self.rank()] * row_bytes,
+            size_of(operand) - splits[self.rank()] * row_bytes,
             (sum(splits[: host.start]) + sum(splits[host.stop :])) * row_bytes,
             lambda: self._inner.alltoall_base(output, operand, output_splits, input_splits, opts),
             operand=operand,
@@ -94,7 +104,7 @@ class RecordedGroup(_c10d.ProcessGroup):
         opts = opts or _c10d.AllgatherOptions()
         return self._ring(
             "all_gather",
-            _bytes(operand) * (self.size() - 1),
+            size_of(operand) * (self.size() - 1),
             lambda: self._inner._allgather_base(output, operand, opts),
             operand,
         )
@@ -107,7 +117,7 @@ class RecordedGroup(_c10d.ProcessGroup):
         opts = opts or _c10d.AllgatherOptions()
         return self._ring(
             "all_gather",
-            sum(map(_bytes, operands)) * (self.size() - 1),
+            sum(map(size_of, operands)) * (self.size() - 1),
             lambda: self._inner.allgather(outputs, operands, opts),
             operands[0],
         )
@@ -116,14 +126,14 @@ class RecordedGroup(_c10d.ProcessGroup):
         opts = opts or _c10d.AllreduceOptions()
         return self._ring(
             "all_reduce",
-            2 * sum(map(_bytes, tensors)) * (self.size() - 1) // self.size(),
+            2 * sum(map(size_of, tensors)) * (self.size() - 1) // self.size(),
             lambda: self._inner.allreduce(tensors, opts),
             tensors[0],
         )
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
         opts = opts or _c10d.BroadcastOptions()
-        size = sum(map(_bytes, tensors)) if opts.rootRank == self.rank() else 0
+        size = sum(map(size_of, tensors)) if opts.rootRank == self.rank() else 0
         return self._run(
             "broadcast",
             size * (self.size() - 1),
@@ -138,14 +148,15 @@ class RecordedGroup(_c10d.ProcessGroup):
 
     def send(self, tensors: Any, destination: int, tag: int = 0) -> Any:
         issue = lambda: self._inner.send(tensors, destination, tag)  # noqa: E731
-        size = sum(map(_bytes, tensors))
+        size = sum(map(size_of, tensors))
         return self._run("send", size, 0 if destination in self.log.host else size, issue)
 
     def recv(self, tensors: Any, source: int, tag: int = 0) -> Any:
         return self._run("receive", 0, 0, lambda: self._inner.recv(tensors, source, tag))
 
 
-def _bytes(tensor: Any) -> int:
+def size_of(tensor: Any) -> int:
+    """Bytes."""
     return tensor.numel() * tensor.element_size()
 
 

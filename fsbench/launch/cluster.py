@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from fsbench.options import BitRate
 
@@ -26,7 +26,13 @@ class Link:
 
 
 class Cluster(ABC):
-    """A place for ranks. The first line of the class's docstring is its summary in `list`."""
+    """A place for ranks. The first line of the class's docstring is its summary in `list`.
+
+    `servers`, below: how many server processes a run has beside its ranks (see `Strategy.roles`).
+    """
+
+    serves: ClassVar[bool] = False
+    """Whether it can start server processes. If not, `servers` is always 0."""
 
     @dataclass(frozen=True)
     class Options:
@@ -53,14 +59,15 @@ class Cluster(ABC):
         """Why it cannot be used on this machine, or None."""
         return None
 
-    def open(self) -> AbstractContextManager[None]:
+    def open(self, servers: int) -> AbstractContextManager[None]:
         """What a run needs around it. Entered before its processes start and left when all of them are gone, however
         they ended, a Ctrl-C included; entering it also removes what a killed fsbench could not."""
         return contextlib.nullcontext()
 
     @abstractmethod
-    def command(self, spec_file: Path) -> Sequence[str]:
-        """The command that starts all ranks of a run, each as `python -m fsbench.train.rank SPEC_FILE`."""
+    def command(self, spec_file: Path, servers: int) -> Sequence[str]:
+        """The command that starts all processes of a run, each as `python -m fsbench.train.rank SPEC_FILE` with `RANK`
+        in its environment: those of the ranks, then those of the servers."""
 
     def environment(self) -> Mapping[str, str]:
         """Variables added to the environment of the ranks."""

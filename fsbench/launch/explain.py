@@ -7,7 +7,6 @@ import signal
 from collections.abc import Sequence
 
 from fsbench.launch.handover import RankError
-from fsbench.launch.heartbeat import Beats
 from fsbench.launch.process import Ended
 
 _EXIT_CODE = re.compile(r"^\s*rank\s*: (\d+) .*\n\s*exitcode\s*: (-?\d+)", re.MULTILINE)
@@ -24,20 +23,20 @@ def explain(ended: Ended, errors: Sequence[RankError], log: str = "") -> tuple[s
         what = "time limit of {:g} s reached" if ended.cut.kind == "time" else "no rank moved for {:g} s"
         return "timeout", f"{what.format(ended.cut.limit_s)}; {ended.cut.scene.summary()}"
     if errors and not errors[0].lost_peer:
-        return _of_error(errors[0])
+        return _of_error(errors[0], ended.names)
     if ended.cut is None and ended.exit_code < 0:
-        return "failed", f"the launcher of the ranks was {how_ended(ended.exit_code)}; {_last_words(ended.beats)}"
+        return "failed", f"the launcher of the ranks was {how_ended(ended.exit_code)}; {_last_words(ended)}"
     if culprit := _culprit(ended, errors):
         return "failed", _of_culprit(*culprit, ended, errors, log)
     if errors:
-        return _of_error(errors[0])
+        return _of_error(errors[0], ended.names)
     last = next((line for line in reversed(log.splitlines()) if line.strip()), "nothing was printed")
-    return "failed", f"ended with exit code {ended.exit_code} and no error; {_last_words(ended.beats)}: {last.strip()}"
+    return "failed", f"ended with exit code {ended.exit_code} and no error; {_last_words(ended)}: {last.strip()}"
 
 
-def _of_error(error: RankError) -> tuple[str, str]:
+def _of_error(error: RankError, names: Sequence[str]) -> tuple[str, str]:
     message = error.message.splitlines()[0] if error.message else "no message"
-    where = "" if error.kind == "unsupported" else f"rank {error.rank}, {error.phase}: "
+    where = "" if error.kind == "unsupported" else f"{names[error.rank]}, {error.phase}: "
     return error.kind, where + message
 
 
@@ -56,8 +55,8 @@ def _culprit(ended: Ended, errors: Sequence[RankError]) -> tuple[int, bool] | No
 def _of_culprit(rank: int, terminated: bool, ended: Ended, errors: Sequence[RankError], log: str) -> str:
     if terminated:
         phase = next(error.phase for error in errors if error.rank == rank)
-        return f"rank {rank}, {phase}: ended by a SIGTERM that was not ours"
-    return f"rank {rank}, {ended.beats[rank]}: {how_ended(exit_codes(log).get(rank))}"
+        return f"{ended.names[rank]}, {phase}: ended by a SIGTERM that was not ours"
+    return f"{ended.names[rank]}, {ended.beats[rank]}: {how_ended(exit_codes(log).get(rank))}"
 
 
 def exit_codes(log: str) -> dict[int, int]:
@@ -73,5 +72,5 @@ def how_ended(exit_code: int | None) -> str:
     return f"killed by {name}" + (" (out of memory, or a limit of the system?)" if name == "SIGKILL" else "")
 
 
-def _last_words(beats: Beats) -> str:
-    return ", ".join(f"rank {rank}: {beat or 'not started'}" for rank, beat in enumerate(beats))
+def _last_words(ended: Ended) -> str:
+    return ", ".join(f"{name}: {beat or 'not started'}" for name, beat in zip(ended.names, ended.beats, strict=True))

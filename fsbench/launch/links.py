@@ -76,10 +76,12 @@ def why_not(hosts: int, bits_per_s: BitRate) -> str | None:
         return f"an emulated link needs network namespaces, veth, a bridge and tbf: {error}"
 
 
-def enter_host(ranks_a_host: int) -> list[str]:
-    """The words before a rank's command that put it on its host. All of them replace each other by `exec`: the rank
-    keeps the process number and the parent that the launcher gave it, and so dies with the launcher."""
-    host = f"fsbench-{os.getpid()}-h$((LOCAL_RANK / {ranks_a_host}))"
+def enter_host(ranks: int, ranks_a_host: int) -> list[str]:
+    """The words before a process's command that put it on its host: those after the ranks, which are servers, have one
+    each. All of them replace each other by `exec`: the process keeps the number and the parent that the launcher gave
+    it, and so dies with the launcher."""
+    own = f"LOCAL_RANK < {ranks} ? LOCAL_RANK / {ranks_a_host} : LOCAL_RANK - {ranks - ranks // ranks_a_host}"
+    host = f"fsbench-{os.getpid()}-h$(({own}))"
     return ["sh", "-c", f'exec ip netns exec {host} "$@"', "sh"]
 
 

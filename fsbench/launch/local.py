@@ -25,8 +25,10 @@ class Local(Cluster):
 
     With `link`, hosts are network namespaces that reach each other at that rate only (see `fsbench.launch.links`).
     Such ranks train on CPU: NCCL would go around the link. They meet in the run's folder and beat there, so that
-    the link carries nothing but their exchanges.
+    the link carries nothing but their exchanges. Each server process is one more host.
     """
+
+    serves = True
 
     @dataclass(frozen=True)
     class Options:
@@ -83,19 +85,19 @@ class Local(Cluster):
     def requirements(self) -> str | None:
         return links.why_not(self.hosts, self.link.bits_per_s) if self.link else None
 
-    def open(self) -> AbstractContextManager[None]:
-        return links.network(self.hosts, self.link.bits_per_s) if self.link else contextlib.nullcontext()
+    def open(self, servers: int) -> AbstractContextManager[None]:
+        return links.network(self.hosts + servers, self.link.bits_per_s) if self.link else contextlib.nullcontext()
 
-    def command(self, spec_file: Path) -> Sequence[str]:
+    def command(self, spec_file: Path, servers: int) -> Sequence[str]:
         # Not `--standalone`, whose store listens on every interface of the machine, for anyone to write to: this one is
         # a file beside the order, where the ranks meet as well.
         return [
             *(sys.executable, "-m", "torch.distributed.run", "--nnodes=1", "--local-addr=127.0.0.1"),
             *("--rdzv-backend=c10d", "--rdzv-conf=store_type=file", f"--rdzv-endpoint={spec_file.parent / 'launcher'}"),
-            f"--nproc-per-node={self.ranks}",
+            f"--nproc-per-node={self.ranks + servers}",
             "--max-restarts=0",
             "--no-python",
-            *(links.enter_host(self.link.ranks_a_host) if self.link else ()),
+            *(links.enter_host(self.ranks, self.link.ranks_a_host) if self.link else ()),
             sys.executable,
             "-m",
             "fsbench.train.rank",

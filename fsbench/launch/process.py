@@ -26,9 +26,11 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class Ended:
-    """How the processes of a run ended. `beats`: each rank's last word. `cut`: why it was given up, if it was."""
+    """How the processes of a run ended. `names`: what they are called. `beats`: each one's last word. `cut`: why it was
+    given up, if it was."""
 
     exit_code: int
+    names: Sequence[str]
     beats: Beats
     wall_s: float
     cut: Cut | None = None
@@ -44,13 +46,13 @@ def run_to_end(
     command: Sequence[str],
     environment: Mapping[str, str],
     folder: Path,
-    ranks: int,
+    names: Sequence[str],
     limits: Limits,
     on_poll: Callable[[Beats], None],
     hurry: Callable[[], bool] = lambda: False,
 ) -> Ended:
-    """Runs `command` (a launcher of `ranks` ranks) to its end or until it must be given up. Output goes to
-    `folder/log.txt`, temporary files into `folder`.
+    """Runs `command`, a launcher of processes that are called `names` by their number, to its end or until it must be
+    given up. Output goes to `folder/log.txt`, temporary files into `folder`.
 
     On any exception, KeyboardInterrupt too, all processes are killed before it propagates. `hurry`: whether that must
     not take the seconds that an orderly end may take.
@@ -59,16 +61,16 @@ def run_to_end(
     with open(folder / "log.txt", "wb") as log:
         launcher = _start(command, {**environment, "TMPDIR": str(folder)}, log)
         try:
-            cut = _watch(launcher, Watchdog(folder, ranks, limits), on_poll)
-            last_words = read_beats(folder, ranks)
+            cut = _watch(launcher, Watchdog(folder, names, limits), on_poll)
+            last_words = read_beats(folder, len(names))
             if cut and cut.kind == "lost":
                 _wait(launcher, _LAST_WORDS_S, hurry)
                 # What is left sits in an operation that will never end. Its launcher can then tell how all ended.
                 kill_groups(folder, _pids(last_words))
         finally:
             _end(launcher, hurry)
-            kill_run(folder, _pids(read_beats(folder, ranks)))
-    return Ended(launcher.returncode, last_words, time.monotonic() - started, cut)
+            kill_run(folder, _pids(read_beats(folder, len(names))))
+    return Ended(launcher.returncode, names, last_words, time.monotonic() - started, cut)
 
 
 def _start(command: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:

@@ -9,7 +9,7 @@ from types import TracebackType
 
 from tqdm import tqdm
 
-from fsbench.launch.heartbeat import PHASES, Beat
+from fsbench.launch.heartbeat import PHASES, SERVES, Beat
 
 # Where a run is when a phase begins, as a share of the run; training fills the gap by its steps.
 _BEGINS = dict(zip(PHASES, (0.0, 0.04, 0.06, 0.1, 0.12, 0.75, 0.8, 0.98, 1.0), strict=True))
@@ -48,9 +48,9 @@ class Progress:
         self._show("start")
 
     def update(self, beats: Sequence[Beat | None]) -> None:
-        """Shows the phase of the rank that is furthest behind."""
+        """Shows the phase of the rank that is furthest behind, once all have started."""
         known = [beat for beat in beats if beat is not None and beat.phase in _BEGINS]
-        if len(known) < len(beats):
+        if len(known) < sum(beat is None or beat.phase != SERVES for beat in beats):
             return
         last = min(known, key=_share)
         self._bar.n = self._done + _share(last)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fsbench.launch.activity import Operation, read_activity
-from fsbench.launch.heartbeat import PHASES, Beat, Beats
+from fsbench.launch.heartbeat import PHASES, SERVES, Beat, Beats
 from fsbench.launch.stacks import ask_stacks
 from fsbench.launch.system import state_of
 
@@ -28,17 +28,16 @@ class RankScene:
 
 @dataclass(frozen=True)
 class Scene:
-    """All ranks, and when that was (monotonic)."""
+    """All ranks, then all servers, what they are called, and when that was (monotonic)."""
 
     ranks: Sequence[RankScene]
+    names: Sequence[str]
     at_ns: int
 
     def stuck(self, rank: int) -> list[Operation]:
         """Operations that the rank is stuck in, oldest first."""
-        return sorted(
-            (op for op in self.ranks[rank].operations.values() if op.under_way and self.age_s(op) >= STUCK_S),
-            key=lambda op: op.since_ns,
-        )
+        under_way = [op for op in self.ranks[rank].operations.values() if op.under_way and not op.idle]
+        return sorted((op for op in under_way if self.age_s(op) >= STUCK_S), key=lambda op: op.since_ns)
 
     def age_s(self, operation: Operation) -> float:
         return (self.at_ns - operation.since_ns) * 1e-9
@@ -62,18 +61,23 @@ class Scene:
             other
             for operation in self.stuck(rank)
             for other, scene in enumerate(self.ranks)
-            if _begun(scene.operations, operation.lane) < operation.number
+            if (other in operation.members or (not operation.members and self._is_rank(other)))
+            and _begun(scene.operations, operation.lane) < operation.number
         }
+
+    def _is_rank(self, number: int) -> bool:
+        beat = self.ranks[number].beat
+        return beat is None or beat.phase != SERVES
 
     def summary(self) -> str:
         """One line: who is late, and what each rank is in."""
         late = self.late
-        parts = [f"{_ranks(late)} late"] if late else []
+        parts = [f"{self._are(late)} late"] if late else []
         return "; ".join((*parts, *(self._line(rank) for rank in range(len(self.ranks)))))
 
     def _line(self, rank: int) -> str:
         scene, stuck = self.ranks[rank], self.stuck(rank)
-        text = f"rank {rank}: {scene.beat or 'not started'}"
+        text = f"{self.names[rank]}: {scene.beat or 'not started'}"
         if scene.stopped:
             text += ", stopped by a signal"
         if stuck:
@@ -83,6 +87,13 @@ class Scene:
     def report(self) -> str:
         """Everything, for the log."""
         return "\n".join((f"\n==== given up: {self.summary()}", *map(self._paragraph, range(len(self.ranks))), ""))
+
+    def _are(self, numbers: Sequence[int]) -> str:
+        """`rank 1 is`, `rank 1 and table-server 0 are`."""
+        names = [self.names[number] for number in numbers]
+        if len(names) == 1:
+            return f"{names[0]} is"
+        return f"{', '.join(names[:-1])} and {names[-1]} are"
 
     def _paragraph(self, rank: int) -> str:
         scene = self.ranks[rank]
@@ -94,15 +105,15 @@ class Scene:
         return "\n".join(lines)
 
 
-def take_scene(folder: Path, beats: Beats) -> Scene:
-    """Asks the ranks, which takes a second at most, whatever they are stuck in."""
+def take_scene(folder: Path, beats: Beats, names: Sequence[str]) -> Scene:
+    """Asks the processes, which takes a second at most, whatever they are stuck in."""
     pids = {rank: beat.pid for rank, beat in enumerate(beats) if beat}
     operations = [read_activity(folder, rank) for rank in range(len(beats))]
     at_ns = time.monotonic_ns()
     stopped = {rank for rank, pid in pids.items() if state_of(pid) == "stopped"}
     stacks = ask_stacks(folder, pids)
     scenes = [RankScene(beat, rank in stopped, operations[rank], stacks.get(rank)) for rank, beat in enumerate(beats)]
-    return Scene(scenes, at_ns)
+    return Scene(scenes, names, at_ns)
 
 
 def _begun(operations: Mapping[str, Operation], lane: str) -> int:
@@ -112,16 +123,12 @@ def _begun(operations: Mapping[str, Operation], lane: str) -> int:
 def _behind(beats: Beats) -> list[int]:
     """The ranks of the earliest phase and the fewest steps, if others are further by more than the step that they may
     be ahead while all is well."""
-    places = [(PHASES.index(beat.phase), beat.done) if beat and beat.phase in PHASES else (-1, 0) for beat in beats]
-    (phase, done), last = min(places), max(places)
+    places = {
+        rank: (PHASES.index(beat.phase), beat.done) if beat and beat.phase in PHASES else (-1, 0)
+        for rank, beat in enumerate(beats)
+        if not (beat and beat.phase == SERVES)
+    }
+    (phase, done), last = min(places.values()), max(places.values())
     if last <= (phase, done + 1):
         return []
-    return [rank for rank, place in enumerate(places) if place == (phase, done)]
-
-
-def _ranks(ranks: Iterable[int]) -> str:
-    """`rank 1 is`, `ranks 1 and 3 are`."""
-    names = list(map(str, ranks))
-    if len(names) == 1:
-        return f"rank {names[0]} is"
-    return f"ranks {', '.join(names[:-1])} and {names[-1]} are"
+    return [rank for rank, place in places.items() if place == (phase, done)]

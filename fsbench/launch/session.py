@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fsbench.axes import AXES
 from fsbench.errors import FsbenchError, Unsupported
 from fsbench.launch.cluster import Cluster
 from fsbench.launch.explain import explain
@@ -28,6 +29,7 @@ from fsbench.options import Spec
 from fsbench.plugins import create
 from fsbench.results.schema import make_record
 from fsbench.results.store import ResultSet
+from fsbench.roles import member_names, server_processes
 
 
 def run_session(runs: Sequence[RunSpec], result_set: ResultSet, data_dir: Path | None, quiet: bool) -> None:
@@ -78,13 +80,14 @@ class Execution:
         cluster: Cluster = create("clusters", Spec.parse(self.run.cell.cluster))
         if reason := cluster.requirements():
             raise Unsupported(reason)
-        with tempfile.TemporaryDirectory(prefix=f"fsbench-{os.getpid()}-") as name, cluster.open():
+        order = self._order()
+        servers = server_processes({axis: create(axis, order.strategy(axis)).roles() for axis in AXES})
+        with tempfile.TemporaryDirectory(prefix=f"fsbench-{os.getpid()}-") as name, cluster.open(len(servers)):
             folder = Path(name)
-            command = cluster.command(self._order().write(folder))
+            command = cluster.command(order.write(folder), len(servers))
+            names = member_names(cluster.ranks, servers)
             limits = Limits(self.run.time_limit_s, self.run.stall_limit_s)
-            ended = run_to_end(
-                command, cluster.environment(), folder, cluster.ranks, limits, self._poll, self.interrupts.hurry
-            )
+            ended = run_to_end(command, cluster.environment(), folder, names, limits, self._poll, self.interrupts.hurry)
             outcome = (read_outcome(folder) if ended.exit_code == 0 else None) or self._failure(ended, folder)
             timing: dict[str, Any] = {"started": started, "wall_s": round(ended.wall_s, 3)}
             return make_record(self.run, kind=read_kind(folder), **timing, **{"status": "ok", **outcome})

@@ -35,11 +35,15 @@ class Cut:
 
 
 class Watchdog:
-    """Looks at the ranks of a run, again and again. A rank moves when its beat changes: another phase, another step."""
+    """Looks at the processes of a run, again and again: ranks, then servers, called `names`. One moves when its beat
+    changes: another phase, another step."""
 
-    def __init__(self, folder: Path, ranks: int, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
-        self.beats: Beats = [None] * ranks
+    def __init__(
+        self, folder: Path, names: Sequence[str], limits: Limits, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.beats: Beats = [None] * len(names)
         """As of the last look."""
+        self._names = names
         self._folder = folder
         self._limits = limits
         self._clock = clock
@@ -60,7 +64,7 @@ class Watchdog:
         return None
 
     def _cut(self, kind: Literal["time", "stall"], limit_s: float) -> Cut:
-        return Cut(kind, limit_s, take_scene(self._folder, self.beats))
+        return Cut(kind, limit_s, take_scene(self._folder, self.beats, self._names))
 
     def _lost(self) -> list[int]:
         """Ranks whose process is gone although their last word, read after that, is not that they are done."""

@@ -133,20 +133,21 @@ def straggler_times(lane: LaneTrace, shared_clock: bool) -> list[Int64]:
     return [interval_set(ops.starts, until) for ops, until in zip(lane.ops, begins, strict=True)]
 
 
-def transfer_begins(lane: LaneTrace, shared_clock: bool) -> Int64:
-    """When each operation of a lane no longer waited for another rank: int64[ranks, operations].
+def transfer_begins(lane: LaneTrace, shared_clock: bool) -> Sequence[Int64]:
+    """When each operation of a lane no longer waited for another rank: by rank, int64[operations].
 
     On a shared clock an operation waits from its own start until it has started everywhere. Without one: the
-    rank that took the shortest waited for nobody, and what an operation took longer is its wait.
+    rank that took the shortest waited for nobody, and what an operation took longer is its wait. With a server, no rank
+    waits for another.
     """
-    if not lane.ops:
-        return np.zeros((0, 0), np.int64)
+    if not lane.collective or not lane.ops:
+        return [ops.starts for ops in lane.ops]
     starts = np.stack([ops.starts for ops in lane.ops])
     ends = np.stack([ops.ends for ops in lane.ops])
     if shared_clock:
         # One that needs nothing from the last rank (a broadcast's source) can be over before that one starts.
-        return np.minimum(starts.max(axis=0), ends)
-    return ends - (ends - starts).min(axis=0)
+        return list(np.minimum(starts.max(axis=0), ends))
+    return list(ends - (ends - starts).min(axis=0))
 
 
 def _account_rank(rank: RankTrace, lanes: Sequence[LaneTrace], stragglers: Sequence[Int64]) -> Int64:

@@ -124,10 +124,15 @@ class LaneOps:
 
 
 class LaneTrace(NamedTuple):
-    """One lane on all ranks. `waits_as`: one of `WAIT_CLASSES`; `ops`: by rank."""
+    """One lane on all ranks. `waits_as`: one of `WAIT_CLASSES`; `ops`: by rank.
+
+    `collective`: an operation is the same on all ranks, who meet in it. If not, each rank's are with a server, and it
+    waits for no other rank.
+    """
 
     waits_as: str
     ops: Sequence[LaneOps]
+    collective: bool = True
 
 
 @dataclass(frozen=True)
@@ -163,7 +168,7 @@ class RunTrace:
             raise ValueError(f"lane {name}: waits_as is {lane.waits_as!r}; expected one of {WAIT_CLASSES}")
         if len(lane.ops) != len(self.ranks):
             raise ValueError(f"lane {name}: operations of {len(lane.ops)} ranks; expected {len(self.ranks)}")
-        counts = [len(ops.starts) for ops in lane.ops]
+        counts = [len(ops.starts) for ops in lane.ops] if lane.collective else []
         fewest, most = (counts.index(pick(counts)) for pick in (min, max)) if counts else (0, 0)
         if fewest != most:
             raise ValueError(

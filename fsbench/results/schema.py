@@ -65,13 +65,16 @@ METRICS: dict[str, Metric] = {
     "imbalance_predicted": Metric("ratio", "predicted cost over the rank's speed, largest rank over mean"),
     "imbalance_measured": Metric("ratio", "measured compute, largest rank over mean"),
     "padding": Metric("share", "tokens that a padded batch would waste"),
-    "owner_imbalance": Metric("ratio", "rows asked of a table shard, largest rank over mean"),
+    "owner_imbalance": Metric("ratio", "rows asked of a table shard by ID, step by step, largest rank over mean"),
     # Traffic.
     "embedding_bytes_per_step": Metric("B", "embedding IDs, rows and gradients sent, all ranks"),
     "dense_bytes_per_step": Metric("B", "dense parameters and gradients sent, all ranks"),
     "shuffle_bytes_per_step": Metric("B", "samples and their metadata sent, all ranks"),
     "bytes_by_class": Metric("B", "bytes sent a step, by class of operation"),
     "collision_rate": Metric("share", "a global batch's unique rows that the next one touches, last 200 steps"),
+    "collision_rate_p99": Metric("share", "99th percentile over those steps of each step's own rate"),
+    "hot_coverage": Metric("share", "rows looked up that copies on the ranks answered, each row once a rank and step"),
+    "staleness_steps": Metric("steps", "most steps whose updates a row may lack when it is used; 0: none"),
     # Background synchronisation.
     "sync_gap_p50": Metric("steps", "median of a trainer's own steps between two syncs"),
     "syncs_per_min": Metric("1/min", "syncs of the dense parameters"),
@@ -100,7 +103,7 @@ METRICS: dict[str, Metric] = {
 NO_COLLECTOR = "no collector for it in this version"
 OF_THE_SET = "relates runs of a set: `fsbench show` derives it"
 NOT_COLLECTED = frozenset({
-    "ne", "owner_imbalance", "power_w_mean", "seconds_to_target", "sm_util_mean",
+    "ne", "power_w_mean", "seconds_to_target", "sm_util_mean",
 })  # fmt: skip
 """Metrics that nothing measures yet. They need no reason from the caller."""
 

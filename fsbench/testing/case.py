@@ -12,7 +12,7 @@ from fsbench.options import Spec
 from fsbench.plugins import FoundPlugin, create
 from fsbench.probe import Probe, probe
 from fsbench.testing.compare import check_finite
-from fsbench.testing.exercise import Scenario
+from fsbench.testing.exercise import Scenario, TableKinds
 from fsbench.testing.pool import TaskFailed, shared_pool
 from fsbench.testing.tasks import Ended
 from fsbench.testing.trial import Trained, Trial, train
@@ -64,8 +64,17 @@ class Case:
         """Whether it claims to train as the reference does."""
         return bool(self.strategy.exact)
 
+    @property
+    def kinds(self) -> TableKinds:
+        """The tables that it is checked on."""
+        return TableKinds.for_(self.strategy)
+
     def trial(self, scenario: Scenario = "ordinary", spec: Spec | None = None, **how: Any) -> Trial:
-        return Trial(self.axis, str(spec or self.spec), scenario, **how)
+        return Trial(self.axis, str(spec or self.spec), scenario, kinds=self.kinds, **how)
+
+    def reference(self, ranks: int, scenario: Scenario = "ordinary") -> list[Trained]:
+        """What the reference cell leaves of the same training."""
+        return _reference(ranks, scenario, self.kinds)
 
     def run(self, function: Callable[..., Any], ranks: int, trial: Trial, *args: Any) -> list[Ended]:
         """`function(rank, ranks, trial, *args)` on real ranks.
@@ -111,12 +120,10 @@ class Case:
     def _require_to_run(self) -> None:
         if reason := self.strategy.requirements():
             raise Skip(f"cannot run here: {reason}")
-        if roles := self.strategy.roles():
-            raise Skip(f"needs server processes ({', '.join(roles)}), which no cluster of this version starts")
 
 
 @functools.cache
-def reference(ranks: int, scenario: Scenario) -> list[Trained]:
-    """The same training by the reference cell."""
-    trained: list[Trained] = shared_pool().run(train, ranks, Trial("sharding", DEFAULTS["sharding"], scenario))
+def _reference(ranks: int, scenario: Scenario, kinds: TableKinds) -> list[Trained]:
+    trial = Trial("sharding", DEFAULTS["sharding"], scenario, kinds=kinds)
+    trained: list[Trained] = shared_pool().run(train, ranks, trial)
     return trained

@@ -12,9 +12,8 @@ import torch
 
 from fsbench.axes import EXCHANGE
 from fsbench.testing.case import Case
-from fsbench.testing.trial import Trial, open_cell
+from fsbench.testing.trial import Trial, opened
 from fsbench.testing.verdicts import Fault, on_each_count
-from fsbench.train.trainer import close_trainer
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
 _ROWS: tuple[tuple[int, ...], ...] = ((), (3,), (2, 5))
@@ -62,14 +61,13 @@ def moves(ranks: int) -> Iterator[Move]:
 
 def exchange(rank: int, ranks: int, trial: Trial) -> str | None:
     """On a rank: what is wrong with an all-to-all, or None."""
-    trainer, _ = open_cell(rank, ranks, trial)
-    for move in moves(ranks):
-        sent = move.sent(rank)
-        received = _start(trainer, move, sent, rank).wait()
-        fault = _difference(received, move.received(rank)) or _difference(sent, move.sent(rank), "the operand")
-        if fault:
-            return f"{move.name}, {move.dtype} rows {list(move.row)}: {fault}"
-    close_trainer(trainer)
+    with opened(rank, ranks, trial) as (trainer, _):
+        for move in moves(ranks):
+            sent = move.sent(rank)
+            received = _start(trainer, move, sent, rank).wait()
+            fault = _difference(received, move.received(rank)) or _difference(sent, move.sent(rank), "the operand")
+            if fault:
+                return f"{move.name}, {move.dtype} rows {list(move.row)}: {fault}"
     return None
 
 
@@ -82,32 +80,32 @@ def _start(trainer: Any, move: Move, sent: torch.Tensor, rank: int, kind: str = 
 
 def gather_and_reduce(rank: int, ranks: int, trial: Trial) -> tuple[str | None, str | None]:
     """On a rank: what is wrong with an all-gather, and with an all-reduce."""
-    trainer, _ = open_cell(rank, ranks, trial)
-    collectives, lane = trainer.strategies.collectives, trainer.context.lanes[EXCHANGE.name]
-    gathers, reduces = [], []
-    for shape in ((), (1,), (7,), (5, 3), (0,), (2**20,)):
-        own = [torch.arange(int(np.prod(shape)), dtype=torch.float64).view(shape) + source for source in range(ranks)]
-        gathered = collectives.all_gather(lane, own[rank].clone(), kind="state").wait()
-        gathers.append(_difference(gathered, torch.stack(own), f"of shape {list(shape)}"))
-        tensor, total = own[rank].clone(), torch.stack(own).sum(0)
-        summed = collectives.all_reduce(lane, tensor, kind="dense").wait()
-        reduces += [_difference(tensor, total, "the operand"), _difference(summed, total)]
-    close_trainer(trainer)
+    with opened(rank, ranks, trial) as (trainer, _):
+        collectives, lane = trainer.strategies.collectives, trainer.context.lanes[EXCHANGE.name]
+        gathers, reduces = [], []
+        for shape in ((), (1,), (7,), (5, 3), (0,), (2**20,)):
+            own = [
+                torch.arange(int(np.prod(shape)), dtype=torch.float64).view(shape) + source for source in range(ranks)
+            ]
+            gathered = collectives.all_gather(lane, own[rank].clone(), kind="state").wait()
+            gathers.append(_difference(gathered, torch.stack(own), f"of shape {list(shape)}"))
+            tensor, total = own[rank].clone(), torch.stack(own).sum(0)
+            summed = collectives.all_reduce(lane, tensor, kind="dense").wait()
+            reduces += [_difference(tensor, total, "the operand"), _difference(summed, total)]
     return next(filter(None, gathers), None), next(filter(None, reduces), None)
 
 
 def queue(rank: int, ranks: int, trial: Trial) -> str | None:
     """On a rank: several operations under way at once on one lane, waited for last first; what is wrong, or None."""
-    trainer, _ = open_cell(rank, ranks, trial)
-    lane = trainer.context.lanes[EXCHANGE.name]
-    move = next(moves(ranks))
-    lane.log.clear()
-    kinds = ("ids", "rows", "gradients")
-    handles = [_start(trainer, move, move.sent(rank), rank, kind) for kind in kinds]
-    results = [handle.wait() for handle in reversed(handles)]
-    recorded = list(dict.fromkeys(kind for _, kind, _ in lane.log.sequence()))
-    fault = next(filter(None, (_difference(result, move.received(rank)) for result in results)), None)
-    close_trainer(trainer)
+    with opened(rank, ranks, trial) as (trainer, _):
+        lane = trainer.context.lanes[EXCHANGE.name]
+        move = next(moves(ranks))
+        lane.log.clear()
+        kinds = ("ids", "rows", "gradients")
+        handles = [_start(trainer, move, move.sent(rank), rank, kind) for kind in kinds]
+        results = [handle.wait() for handle in reversed(handles)]
+        recorded = list(dict.fromkeys(kind for _, kind, _ in lane.log.sequence()))
+        fault = next(filter(None, (_difference(result, move.received(rank)) for result in results)), None)
     if recorded != list(kinds):
         return f"operations of kinds {', '.join(kinds)} were recorded as {', '.join(recorded) or 'nothing'}"
     return fault

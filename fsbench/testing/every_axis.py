@@ -6,12 +6,24 @@ import dataclasses
 import typing
 from typing import Any, get_args
 
-from fsbench.axes import AXES, CONTROL, CRITICAL, DENSE, EXCHANGE, IDS, SHUFFLE, LaneSpec, Sharding, WaitClass
+from fsbench.axes import (
+    AXES,
+    CONTROL,
+    CRITICAL,
+    DENSE,
+    EXCHANGE,
+    IDS,
+    SHUFFLE,
+    EmbeddingExchange,
+    LaneSpec,
+    Sharding,
+    WaitClass,
+)
 from fsbench.errors import UserError
 from fsbench.options import Spec
 from fsbench.plugins import create
 from fsbench.summary import NO_SUMMARY, summary
-from fsbench.testing.case import Case, reference
+from fsbench.testing.case import Case
 from fsbench.testing.compare import check_equal, check_same_bits
 from fsbench.testing.exercise import Scenario
 from fsbench.testing.trial import interrupt, train
@@ -20,7 +32,7 @@ from fsbench.testing.verdicts import Fault, Skip, on_each_count
 _LANES = (CONTROL, SHUFFLE, IDS, EXCHANGE, CRITICAL, DENSE)
 _FLAGS = {
     "sharding": ("moves", "equal_counts", "exact"),
-    "embedding": ("exact",),
+    "embedding": ("needs_totals", "exact"),
     "collectives": ("exact",),
     "sync": ("needs_totals", "exact"),
 }
@@ -55,11 +67,30 @@ def check_declarations(case: Case) -> None:
     for flag in _FLAGS[case.axis]:
         if not isinstance(getattr(strategy, flag), bool):
             raise Fault(f"{flag} is {getattr(strategy, flag)!r}; expected True or False")
+    _check_staleness(strategy)
     if (reason := strategy.requirements()) is not None and not (isinstance(reason, str) and reason):
         raise Fault(f"requirements() returned {reason!r}; expected a reason, or None")
     _check_lanes(strategy)
+    if isinstance(strategy, EmbeddingExchange):
+        _check_tables(strategy)
     if wrong := set(getattr(strategy, "on_host", ())) - set(get_args(WaitClass)):
         raise Fault(f"on_host has {', '.join(map(str, sorted(wrong)))}; valid: {', '.join(get_args(WaitClass))}")
+
+
+def _check_tables(strategy: EmbeddingExchange) -> None:
+    for name in ("dtypes", "optimizers"):
+        ours, valid = getattr(strategy, name), getattr(EmbeddingExchange, name)
+        if not (isinstance(ours, tuple) and ours and set(ours) <= set(valid)):
+            raise Fault(f"{name} is {ours!r}; expected a tuple of {', '.join(valid)}, or of some of them")
+
+
+def _check_staleness(strategy: Any) -> None:
+    staleness = getattr(strategy, "staleness", 0)
+    is_count = isinstance(staleness, int) and not isinstance(staleness, bool) and staleness >= 0
+    if not (staleness is None or is_count):
+        raise Fault(f"staleness is {staleness!r}; expected a number of steps, 0 if rows are never stale, or None")
+    if staleness != 0 and strategy.exact:
+        raise Fault(f"staleness is {staleness}, and exact is True; a row that lacks updates is not exact")
 
 
 def _check_lanes(strategy: Any) -> None:
@@ -122,7 +153,7 @@ def check_repeats(case: Case, ranks: int) -> None:
 def check_equals_reference(case: Case, ranks: int) -> None:
     """Dense gradients of every step, tables, optimizer state: those of naive, plain, backend, allreduce, if exact."""
     _require_exact(case)
-    check_equal(case.trained(ranks), reference(ranks, "ordinary"))
+    check_equal(case.trained(ranks), case.reference(ranks))
 
 
 @on_each_count
@@ -143,12 +174,12 @@ def _check_scenario(case: Case, ranks: int, scenario: Scenario) -> None:
     case.trained(ranks)
     trained = case.train(ranks, case.trial(scenario))
     if case.exact:
-        check_equal(trained, reference(ranks, scenario))
+        check_equal(trained, case.reference(ranks, scenario))
 
 
 def _is_equal(case: Case, ranks: int) -> bool:
     try:
-        check_equal(case.trained(ranks), reference(ranks, "ordinary"))
+        check_equal(case.trained(ranks), case.reference(ranks))
     except Fault:
         return False
     return True

@@ -1,4 +1,4 @@
-"""The workload on which strategies are checked: tiny, in float64, and with what a strategy could get wrong in it."""
+"""The workload on which strategies are checked: tiny, in float64 where they can, and with what one could get wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fsbench.axes import BatchMeta, Sharding, TableSpec
+from fsbench.axes import BatchMeta, EmbeddingExchange, Sharding, Strategy, TableOptimizer, TableSpec
 from fsbench.samples import Int64, Jagged, Samples, ranges
 from fsbench.workload import Batch, Workload
 
@@ -27,8 +27,22 @@ _FEW_ROWS = 50
 """Short samples keep to so many rows, so that steps share some, and others come back later."""
 
 
+@dataclass(frozen=True)
+class TableKinds:
+    """What tables there are: float64, one optimizer without state and one with, unless a strategy cannot do that."""
+
+    dtype: str = "float64"
+    optimizers: tuple[TableOptimizer, TableOptimizer] = ("sgd", "lazy-adam")
+
+    @classmethod
+    def for_(cls, strategy: Strategy) -> TableKinds:
+        if not isinstance(strategy, EmbeddingExchange):
+            return cls()
+        return cls(strategy.dtypes[-1], (strategy.optimizers[0], strategy.optimizers[-1]))
+
+
 class Exercise(Workload):
-    """Samples of 0 to 7 IDs over two tables, one of an optimizer without state, one of one with.
+    """Samples of 0 to 7 IDs over two tables, `kinds`.
 
     Every sample's first ID is row 0. Half of the dense parameters are touched by samples of odd places only, so that
     some batches leave them without a gradient. Scenarios: `an empty rank`, another in each step, once all of them;
@@ -43,9 +57,10 @@ class Exercise(Workload):
     class Options:
         dtype: str = "float64"
 
-    def __init__(self, scenario: Scenario) -> None:
-        super().__init__()
+    def __init__(self, scenario: Scenario, kinds: TableKinds) -> None:
+        super().__init__(self.Options(kinds.dtype))
         self.scenario = scenario
+        self._kinds = kinds
 
     def prepare(self, data_dir: Path | None, seed: int) -> None:
         pass
@@ -75,8 +90,8 @@ class Exercise(Workload):
         if self.scenario == "no table":
             return ()
         return [
-            TableSpec("one", _ROWS, _DIM, "sgd", lr=0.01, init_std=1.0),
-            TableSpec("two", _ROWS, _DIM, "lazy-adam", lr=0.01, init_std=1.0),
+            TableSpec(name, _ROWS, _DIM, optimizer, lr=0.01, init_std=1.0)
+            for name, optimizer in zip(("one", "two"), self._kinds.optimizers, strict=True)
         ]
 
     def build_batch(self, samples: Samples, dtype: torch.dtype) -> Batch:

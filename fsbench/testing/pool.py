@@ -44,9 +44,10 @@ class TaskFailed(AssertionError):
 
 
 class RankPool:
-    """Up to `SIZE` ranks, in processes that the first task starts."""
+    """Up to `size` ranks, in processes that the first task starts."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int = SIZE) -> None:
+        self._size = size
         self._context = multiprocessing.get_context("spawn")
         self._processes: list[BaseProcess] = []
         self._pipes: list[Connection] = []
@@ -114,7 +115,7 @@ class RankPool:
 
         # Ranks meet here, in memory: with a store of files every process group would cost a quarter of a second.
         self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        for rank in range(SIZE):
+        for rank in range(self._size):
             ours, theirs = self._context.Pipe()
             where = (theirs, rank, str(self._folder), self._store.port)
             process = self._context.Process(target=serve, args=where, name=f"rank-{rank}")

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from fsbench.axes import BatchMeta
 from fsbench.testing.case import Case
-from fsbench.testing.trial import Trial, open_cell
+from fsbench.testing.trial import Trial, opened
 from fsbench.testing.verdicts import Fault, Skip, on_each_count
-from fsbench.train.trainer import Trainer, close_trainer
+from fsbench.train.trainer import Trainer
 
 _ARRAYS = ("costs", "tokens", "bytes", "source", "speeds")
 _SHAPES = (
@@ -69,17 +69,15 @@ def _batch(shape: str, step: int, ranks: int) -> BatchMeta:
 def ask(rank: int, ranks: int, trial: Trial) -> Answers:
     """On a rank: what the strategy answers about all `batches`."""
     asked = batches(ranks)
-    trainer, _ = open_cell(rank, ranks, trial)
-    before = torch.get_rng_state()
-    first = _answers(trainer, asked)
-    drew = not torch.get_rng_state().equal(before)
-    wrote = next((shape for shape, batch in asked.items() if not _same(batch, batches(ranks)[shape])), None)
-    for seed in (torch.manual_seed, np.random.seed, random.seed):
-        seed(rank + 1)
-    close_trainer(trainer)
-    trainer, _ = open_cell(rank, ranks, trial)
-    again = _answers(trainer, batches(ranks))
-    close_trainer(trainer)
+    with opened(rank, ranks, trial) as (trainer, _):
+        before = torch.get_rng_state()
+        first = _answers(trainer, asked)
+        drew = not torch.get_rng_state().equal(before)
+        wrote = next((shape for shape, batch in asked.items() if not _same(batch, batches(ranks)[shape])), None)
+        for seed in (torch.manual_seed, np.random.seed, random.seed):
+            seed(rank + 1)
+    with opened(rank, ranks, trial) as (trainer, _):
+        again = _answers(trainer, batches(ranks))
     return Answers(first, again, wrote, drew)
 
 

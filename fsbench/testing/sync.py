@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from fsbench.axes import Sync
 from fsbench.testing.case import Case
-from fsbench.testing.compare import TOLERANCE
+from fsbench.testing.compare import TOLERANCES
 from fsbench.testing.exercise import STEPS
-from fsbench.testing.trial import Trial, open_cell
+from fsbench.testing.totals import check_totals
+from fsbench.testing.trial import Trial, opened
 from fsbench.testing.verdicts import Fault, on_each_count
 from fsbench.train.driver import Driver
-from fsbench.train.trainer import Trainer, close_trainer
+from fsbench.train.trainer import Trainer
 
 IDLE_S = 5.0
 _BARRIERS = 50
@@ -40,18 +41,17 @@ class Settled:
 
 def settle(rank: int, ranks: int, trial: Trial) -> Settled:
     """On a rank: trains, flushes, and looks at what stands still."""
-    trainer, _ = open_cell(rank, ranks, trial)
-    sync = trainer.strategies.sync
-    Driver(trainer, 0, STEPS).run()
-    first = _parameters(trainer)
-    busy = _busy_lanes(trainer)
-    for _ in range(_BARRIERS):
-        dist.barrier()
-    second = _parameters(trainer)
-    replicas = _copied(sync.replicas())
-    model = {name: tensor.numpy().copy() for name, tensor in trainer.model.state_dict().items()}
-    settled = Settled((first, second), busy, (replicas, _copied(sync.replicas())), model, tuple(sync.syncs()))
-    close_trainer(trainer)
+    with opened(rank, ranks, trial) as (trainer, _):
+        sync = trainer.strategies.sync
+        Driver(trainer, 0, STEPS).run()
+        first = _parameters(trainer)
+        busy = _busy_lanes(trainer)
+        for _ in range(_BARRIERS):
+            dist.barrier()
+        second = _parameters(trainer)
+        replicas = _copied(sync.replicas())
+        model = {name: tensor.numpy().copy() for name, tensor in trainer.model.state_dict().items()}
+        settled = Settled((first, second), busy, (replicas, _copied(sync.replicas())), model, tuple(sync.syncs()))
     return settled
 
 
@@ -125,7 +125,8 @@ def _check_state(state: State, model: State, whose: str) -> None:
 
 def _check_close(state: State, other: State, whose: str, whom: str) -> None:
     for name, values in state.items():
-        if name not in other or not np.allclose(values, other[name], rtol=TOLERANCE, atol=TOLERANCE):
+        tolerance = TOLERANCES[str(values.dtype)]
+        if name not in other or not np.allclose(values, other[name], rtol=tolerance, atol=tolerance):
             raise Fault(f"{whose}: {name} differs from {whom}")
 
 
@@ -140,14 +141,6 @@ def check_syncs(case: Case, ranks: int) -> None:
             raise Fault(f"rank {rank}: they are not in order")
         if any(not 0 <= sync.step <= STEPS for sync in one.syncs):
             raise Fault(f"rank {rank}: a sync of step {max(sync.step for sync in one.syncs)}, after {STEPS} steps")
-
-
-@on_each_count
-def check_totals(case: Case, ranks: int) -> None:
-    """It looks at the target count over all ranks only if `needs_totals` says so."""
-    for rank, one in enumerate(case.trained(ranks)):
-        if one.used_totals and not case.strategy.needs_totals:
-            raise Fault(f"rank {rank}: it read counts.total, which is of one rank where `needs_totals` is False")
 
 
 @on_each_count

@@ -79,6 +79,10 @@ def serve(pipe: Connection, rank: int, folder: str, port: int) -> None:
     import torch
     import torch.distributed as dist
 
+    # Defaults of their functions keep the process group that is the default one when they are first imported, for good.
+    import torch.distributed.nn.functional
+    import torch.distributed.optim
+
     from fsbench.collect import recorder
 
     torch.set_num_threads(1)

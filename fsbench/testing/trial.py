@@ -19,7 +19,8 @@ import torch.distributed as dist
 from fsbench.axes import DEFAULTS, Strategy
 from fsbench.options import Spec
 from fsbench.plugins import create
-from fsbench.testing.exercise import STEPS, Deal, Exercise, Scenario
+from fsbench.testing.exercise import STEPS, Deal, Exercise, Scenario, TableKinds
+from fsbench.testing.servers import served
 from fsbench.testing.watch import Watch
 from fsbench.testing.whereabouts import note
 from fsbench.train import checkpoint
@@ -36,7 +37,8 @@ class Trial:
     """What to train: the reference cell with one axis replaced.
 
     `interrupted_at`: before that step every rank raises, and the trainer is closed. `resumed_at`: before that step it
-    is saved and closed, and a fresh one loads it and goes on. `again`: the same once more.
+    is saved and closed, and a fresh one loads it and goes on. `again`: the same once more. `kinds`: of its tables.
+    `sync`: beside which it trains, if that is not the axis.
     """
 
     axis: str
@@ -45,6 +47,8 @@ class Trial:
     interrupted_at: int | None = None
     resumed_at: int | None = None
     again: bool = False
+    kinds: TableKinds = field(default_factory=TableKinds)
+    sync: str = DEFAULTS["sync"]
 
 
 @dataclass
@@ -74,48 +78,55 @@ class _Interruption(Exception):
     pass
 
 
-def open_cell(rank: int, ranks: int, trial: Trial) -> tuple[Trainer, Watch]:
-    """A trainer for the trial, on this rank; closed by the caller."""
-    specs = {**DEFAULTS, trial.axis: trial.spec}
+@contextlib.contextmanager
+def opened(rank: int, ranks: int, trial: Trial) -> Iterator[tuple[Trainer, Watch]]:
+    """A trainer for the trial, on this rank, with the servers that it asks for. Closed at the end."""
+    specs = {**DEFAULTS, "sync": trial.sync, trial.axis: trial.spec}
     cell: dict[str, Any] = {axis: create(axis, Spec.parse(spec)) for axis, spec in specs.items()}
     if trial.axis == "collectives":
         cell["sharding"] = Deal()  # so that they shuffle samples too
     strategies = Strategies(**cell)
+    workload = Exercise(trial.scenario, trial.kinds)
     watch = Watch(cell[trial.axis])
-    where: dict[str, Any] = {"rank": rank, "ranks": ranks, "device": torch.device("cpu")}
-    return open_trainer(Exercise(trial.scenario), strategies, **where, seed=SEED, timeout=_TIMEOUT), watch
+    where: dict[str, Any] = {"rank": rank, "ranks": ranks, "seed": SEED, "timeout": _TIMEOUT}
+    with served(strategies, workload, **where) as store:
+        trainer = open_trainer(workload, strategies, device=torch.device("cpu"), store=store, **where)
+        yield trainer, watch
+        close_trainer(trainer)
 
 
 def train(rank: int, ranks: int, trial: Trial) -> Trained:
     """Trains `STEPS` steps and says what came of it. Collective."""
-    if trial.resumed_at is None:
-        trainer, watch = open_cell(rank, ranks, trial)
+    if trial.resumed_at is not None:
+        return _resume(rank, ranks, trial, trial.resumed_at)
+    with opened(rank, ranks, trial) as (trainer, watch):
         trained = _steps(trainer, 0, STEPS)
-    else:
-        trainer, watch, trained = _resume(rank, ranks, trial, trial.resumed_at)
-    trained.operations = {name: lane.log.sequence() for name, lane in trainer.context.lanes.items()}
+        _look(trained, trainer, watch, trial)
+    return trained
+
+
+def _look(trained: Trained, trainer: Trainer, watch: Watch, trial: Trial) -> None:
+    """Adds what there is to see of a trainer that is still open."""
+    lanes = {name: lane for name, lane in trainer.context.lanes.items() if lane.collective}
+    trained.operations = {name: lane.log.sequence() for name, lane in lanes.items()}
     trained.dense = {name: tensor.numpy().copy() for name, tensor in trainer.model.state_dict().items()}
     trained.tables = _tables(trainer)
     strategy = getattr(trainer.strategies, trial.axis)
     trained.undeclared = watch.undeclared_lanes(strategy)
     trained.used_collectives, trained.used_totals = watch.collectives, watch.totals
     trained.evidence_fault = _evidence_fault(strategy)
-    close_trainer(trainer)
-    trained.own_groups = _groups() - 1 - len(trainer.context.lanes)
-    return trained
+    trained.own_groups = _groups() - 1 - len(lanes)
 
 
 def interrupt(rank: int, ranks: int, trial: Trial) -> None:
     """Trains until every rank raises before step `interrupted_at`, and closes the trainer."""
-    trainer, _ = open_cell(rank, ranks, trial)
 
     def stop(step: int) -> None:
         if step == trial.interrupted_at:
             raise _Interruption
 
-    with contextlib.suppress(_Interruption):
+    with opened(rank, ranks, trial) as (trainer, _), contextlib.suppress(_Interruption):
         Driver(trainer, 0, STEPS).run(stop)
-    close_trainer(trainer)
 
 
 def _steps(trainer: Trainer, first: int, end: int) -> Trained:
@@ -133,19 +144,19 @@ def _steps(trainer: Trainer, first: int, end: int) -> Trained:
     return Trained(np.stack(gradients), moved=addresses != _addresses(trainer))
 
 
-def _resume(rank: int, ranks: int, trial: Trial, step: int) -> tuple[Trainer, Watch, Trained]:
+def _resume(rank: int, ranks: int, trial: Trial, step: int) -> Trained:
     with _shared_folder(rank) as folder:
-        trainer, _ = open_cell(rank, ranks, trial)
-        head = _steps(trainer, 0, step)
-        checkpoint.save(trainer, folder / "state", step)
-        close_trainer(trainer)
-        trainer, watch = open_cell(rank, ranks, trial)
-        # Whatever it starts with, the checkpoint must bring all of it.
-        for parameter in trainer.model.parameters():
-            parameter.data.zero_()
-        tail = _steps(trainer, checkpoint.load(trainer, folder / "state"), STEPS)
+        with opened(rank, ranks, trial) as (trainer, _):
+            head = _steps(trainer, 0, step)
+            checkpoint.save(trainer, folder / "state", step)
+        with opened(rank, ranks, trial) as (trainer, watch):
+            # Whatever it starts with, the checkpoint must bring all of it.
+            for parameter in trainer.model.parameters():
+                parameter.data.zero_()
+            tail = _steps(trainer, checkpoint.load(trainer, folder / "state"), STEPS)
+            _look(tail, trainer, watch, trial)
     tail.gradients = np.concatenate([head.gradients, tail.gradients])
-    return trainer, watch, tail
+    return tail
 
 
 @contextlib.contextmanager

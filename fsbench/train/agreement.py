@@ -18,6 +18,7 @@ from fsbench.errors import FsbenchError
 from fsbench.launch.handover import Order
 from fsbench.options import Spec
 from fsbench.plugins import find_plugin
+from fsbench.roles import ServerProcess
 from fsbench.train.trainer import Strategies
 from fsbench.workload import Workload
 
@@ -56,19 +57,41 @@ def require_agreement(own: Facts) -> None:
         return
     known: list[Any] = [None] * len(everyone)
     dist.all_gather_object(known, dict(own))
-    raise FsbenchError(f"ranks do not agree: {differences(known)}")
+    by_rank = {f"rank {rank}": facts for rank, facts in enumerate(known)}
+    raise FsbenchError(f"ranks do not agree: {differences(by_rank)}")
 
 
-def differences(known: Sequence[Facts]) -> str:
-    """`rank 1 has fsbench 0.2.0, rank 0 0.1.0`, for each fact that differs. `known`: by rank."""
-    names = dict.fromkeys(name for own in known for name in own)
-    values = {name: [own.get(name, "none") for own in known] for name in names}
-    return "; ".join(_difference(name, of) for name, of in values.items() if len(set(of)) > 1)
+def tell_facts(own: Facts, store: Any, server: ServerProcess) -> None:
+    """Of a server, for rank 0, which meets it at `store`."""
+    store.set(_key(server), json.dumps(dict(own)))
 
 
-def _difference(name: str, values: Sequence[str]) -> str:
-    rank = next(rank for rank, value in enumerate(values) if value != values[0])
-    return f"rank {rank} has {name} {values[rank]}, rank 0 {values[0]}"
+def require_same(own: Facts, store: Any, servers: Sequence[ServerProcess]) -> None:
+    """On rank 0: what servers told is what the ranks agreed on.
+
+    Raises:
+        FsbenchError: the facts that differ, with the servers and their values.
+    """
+    known = {"rank 0": own, **{str(server): json.loads(store.get(_key(server))) for server in servers}}
+    if found := differences(known):
+        raise FsbenchError(f"ranks and servers do not agree: {found}")
+
+
+def _key(server: ServerProcess) -> str:
+    return f"facts/{server.lane}"
+
+
+def differences(known: Mapping[str, Facts]) -> str:
+    """`rank 1 has fsbench 0.2.0, rank 0 0.1.0`, for each fact that differs. `known`: by whose they are."""
+    names = dict.fromkeys(name for own in known.values() for name in own)
+    values = {name: {whose: own.get(name, "none") for whose, own in known.items()} for name in names}
+    return "; ".join(_difference(name, of) for name, of in values.items() if len(set(of.values())) > 1)
+
+
+def _difference(name: str, values: Mapping[str, str]) -> str:
+    first, expected = next(iter(values.items()))
+    other, found = next((whose, value) for whose, value in values.items() if value != expected)
+    return f"{other} has {name} {found}, {first} {expected}"
 
 
 def _part(noun: str, kind: str, spec: Spec, instance: Any) -> tuple[str, str]:

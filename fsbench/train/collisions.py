@@ -1,4 +1,4 @@
-"""The collision rate of what was trained: each rank knows its own batches, the rate is of the global ones."""
+"""Collisions in what was trained: each rank knows its own batches, collisions are between the global ones."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ import torch
 import torch.distributed as dist
 
 from fsbench.metrics.collisions import count_collisions
+from fsbench.samples import Int64
 
 KEPT_STEPS = 200
-"""The last steps whose IDs a rank keeps: enough for the rate, and no memory that grows with the run."""
+"""The last steps whose IDs a rank keeps: enough for rates, and no memory that grows with the run."""
 
 
-def collision_rate(batches: Sequence[Mapping[str, torch.Tensor]]) -> float | None:
-    """Share of the global batches' unique rows, of all tables, that the next global batch touches too.
+def global_collisions(batches: Sequence[Mapping[str, torch.Tensor]]) -> Int64:
+    """int64[steps - 1, 2]: of the global batches' unique rows, of all tables, how many the next global batch touches
+    too, and how many there are.
 
-    None where there is no such row. Collective; every rank passes the IDs by table of its part of the same batches.
+    Collective; every rank passes the IDs by table of its part of the same batches.
     """
-    counts = torch.zeros(2, dtype=torch.int64)
+    counts = torch.zeros(max(0, len(batches) - 1), 2, dtype=torch.int64)
     for table in sorted(batches[0]) if batches else ():
         step, row = _gather_by_row([ids[table] for ids in batches]).unbind(1)
-        counts += torch.tensor(count_collisions(step.numpy(), row.numpy(), len(batches)))
+        counts += torch.from_numpy(count_collisions(step.numpy(), row.numpy(), len(batches)))
     dist.all_reduce(counts)
-    again, followed = counts.tolist()
-    return again / followed if followed else None
+    return counts.numpy()
 
 
 def _gather_by_row(ids: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -50,6 +50,7 @@ class Driver:
             loader,
             balancer,
             self.weigher,
+            trainer.workload.tables(),
             trainer.context,
             trainer.strategies.lookahead,
             first,

@@ -6,12 +6,13 @@ issued at once by the caller, in the order of the calls, and run on the communic
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -22,6 +23,9 @@ from fsbench.collect.cpu import cpu_ns, native_threads
 from fsbench.collect.timeline import Timeline
 from fsbench.errors import FsbenchError
 from fsbench.launch.activity import Activity
+
+# torch's stubs do not know subclassing in Python.
+_c10d: Any = dist
 
 _FIXED_ORDER = (CONTROL, SHUFFLE, IDS, EXCHANGE, CRITICAL, DENSE)
 
@@ -74,8 +78,26 @@ class LaneHandle:
         return self._result
 
 
+class QueuedWork(_c10d.Work):
+    """The work of an operation that waits for its turn in a lane's queue. Waits are those of the lane.
+
+    Libraries ask whether what they got is torch's `Work`, and silently do not wait for anything else.
+    """
+
+    def __init__(self, handle: LaneHandle) -> None:
+        super().__init__()
+        self._handle = handle
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        self._handle.wait()
+        return True
+
+
 class Lane:
     """Submit jobs; each may issue operations on `group`. Every rank submits the same jobs in the same order."""
+
+    collective: ClassVar[bool] = True
+    """Whether all ranks have a part in it. If not, it is between this rank and a server."""
 
     def __init__(self, spec: LaneSpec, group: Any, timeline: Timeline) -> None:
         self.name = spec.name
@@ -92,6 +114,16 @@ class Lane:
         handle._run(job, kind, finish=False)
         return handle
 
+    @contextlib.contextmanager
+    def lent(self, kind: str) -> Iterator[Any]:
+        """The group, for a library whose operations are its own: inside, what the calling thread issues on it is
+        `kind`, takes its turn in the lane, and is waited for as jobs are."""
+        outer, self.log.kind = self.log.kind, kind
+        try:
+            yield self.group
+        finally:
+            self.log.kind = outer
+
     def cpu_ns(self) -> int | None:
         """CPU time so far of the threads that work for this lane; None where the system does not tell."""
         return cpu_ns(self.threads)
@@ -106,8 +138,10 @@ class ThreadedLane(Lane):
     def __init__(self, spec: LaneSpec, group: Any, timeline: Timeline) -> None:
         super().__init__(spec, group, timeline)
         self._queue: queue.SimpleQueue[tuple[LaneHandle, Callable[[], Any], str] | None] = queue.SimpleQueue()
+        self._lent_as = "other"
         self._thread = threading.Thread(target=self._drain, name=f"lane-{spec.name}", daemon=True)
         self._thread.start()
+        group.in_turn = self._in_turn
 
     def submit(self, job: Callable[[], Any], *, kind: str) -> LaneHandle:
         handle = LaneHandle(self)
@@ -116,6 +150,21 @@ class ThreadedLane(Lane):
         else:
             self._queue.put((handle, job, kind))
         return handle
+
+    @contextlib.contextmanager
+    def lent(self, kind: str) -> Iterator[Any]:
+        # The log's own kind is the lane's thread's, which may be at another job.
+        outer, self._lent_as = self._lent_as, kind
+        try:
+            yield self.group
+        finally:
+            self._lent_as = outer
+
+    def _in_turn(self, operation: Callable[[], Any]) -> Any:
+        """Carries out an operation that was issued on the group: at once inside a job, else as one."""
+        if threading.current_thread() is self._thread:
+            return operation()
+        return QueuedWork(self.submit(operation, kind=self._lent_as))
 
     def _drain(self) -> None:
         while (item := self._queue.get()) is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,13 +19,14 @@ import torch
 from numpy.typing import NDArray
 
 from fsbench.assignment import checked_assign
-from fsbench.axes import SHUFFLE, BatchMeta, RankContext, Sharding, TargetCounts
+from fsbench.axes import SHUFFLE, BatchMeta, RankContext, Sharding, TableSpec, TargetCounts
 from fsbench.costs.weigher import Weigher
 from fsbench.errors import FsbenchError
 from fsbench.samples import Jagged, Samples
 from fsbench.train.lanes import LaneHandle
 from fsbench.train.metadata import GlobalMetadata, Trained, pack, unpack
 from fsbench.train.shard_stats import Own, ShardStats
+from fsbench.train.stray_ids import find_stray, refuse_strays
 from fsbench.workload import Batch, Loader
 
 
@@ -42,6 +44,7 @@ class BatchPipeline:
 
     Args:
         weigher: gives the costs and speeds that the sharding asks for.
+        tables: whose rows the batches' IDs must be.
         first, end: steps [first, end) are loaded; nothing beyond `end`.
         apart: ranks do not tell each other what they load; `ShardStats` and `TargetCounts` are this rank's.
     """
@@ -51,6 +54,7 @@ class BatchPipeline:
         workload: Loader,
         sharding: Sharding,
         weigher: Weigher,
+        tables: Sequence[TableSpec],
         context: RankContext,
         lookahead: int,
         first: int,
@@ -62,6 +66,7 @@ class BatchPipeline:
         self._workload = sharding.reads(workload)
         self._sharding = sharding
         self._weigher = weigher
+        self._tables = tables
         self._context = context
         self._lane = context.lanes[SHUFFLE.name]
         self._lookahead = lookahead
@@ -99,9 +104,13 @@ class BatchPipeline:
 
     def _shard(self, step: int, local: Samples, trained: ShardedBatch | None, seconds: float) -> ShardedBatch:
         """Runs on the lane's thread. `trained`: the batch that took `seconds` of compute, if there was one."""
+        loaded = self._build(local)
         if self._apart:
-            return self._own(local)
-        told = self._gather_metadata(local, trained, seconds)
+            stray = find_stray(local, loaded, self._tables, self._build)
+            refuse_strays(step, [(self._context.rank, stray.tolist())], self._tables)
+            return self._own(local, loaded)
+        told = self._gather_metadata(local, loaded, trained, seconds)
+        refuse_strays(step, enumerate(told.strays.tolist()), self._tables)
         if trained and self._weigher.timed:
             self._sharding.observe(told.seconds)
             self._weigher.learn(trained.stats.cost, told.features, told.seconds)
@@ -112,22 +121,27 @@ class BatchPipeline:
         mine = np.flatnonzero(assignment == self._context.rank)
         samples = self._exchange(local, told, assignment, mine) if self._sharding.moves else local
         counts = TargetCounts(int(told.targets.sum()), int(told.targets[mine].sum()))
-        batch = self._workload.build_batch(samples, self._context.dtype)
+        batch = loaded if samples is local else self._build(samples)
         own = Own(samples, self._workload.costs(samples), self._weigher.costs.fixed)
         return ShardedBatch(batch, counts, ShardStats.of_all(meta, assignment, own))
 
-    def _own(self, local: Samples) -> ShardedBatch:
+    def _own(self, local: Samples, batch: Batch) -> ShardedBatch:
         targets = int(local.targets.sum())
-        batch = self._workload.build_batch(local, self._context.dtype)
         costs = self._weigher.costs
         own = Own(local, self._workload.costs(local), costs.fixed)
         return ShardedBatch(batch, TargetCounts(targets, targets), ShardStats.of_one(costs.of(local), own))
 
-    def _gather_metadata(self, local: Samples, trained: ShardedBatch | None, seconds: float) -> GlobalMetadata:
+    def _build(self, samples: Samples) -> Batch:
+        return self._workload.build_batch(samples, self._context.dtype)
+
+    def _gather_metadata(
+        self, local: Samples, loaded: Batch, trained: ShardedBatch | None, seconds: float
+    ) -> GlobalMetadata:
         costs = self._weigher.costs
         nothing = Trained(0.0, np.zeros_like(costs.features(local)))
         last = Trained(seconds, costs.features(trained.batch.samples)) if trained else nothing
-        table = torch.from_numpy(pack(local, costs.of(local), last, self._workload.samples_per_rank))
+        stray = find_stray(local, loaded, self._tables, self._build)
+        table = torch.from_numpy(pack(local, costs.of(local), stray, last, self._workload.samples_per_rank))
         gathered = self._context.collectives.all_gather(self._lane, table, kind="metadata").wait().numpy()
         return unpack(gathered, len(local.columns), len(last.features))
 

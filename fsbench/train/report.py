@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import resource
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +12,11 @@ import torch.distributed as dist
 
 from fsbench.axes import Sync
 from fsbench.collect.interface import LinkUse, bypass, link_evidence
+from fsbench.collect.memory import peak_rss_mib
 from fsbench.collect.timeline import marker_cost_ns
 from fsbench.metrics.bubbles import BUBBLE_PARTS, Bubbles, account
+from fsbench.metrics.collisions import enter_collisions
+from fsbench.metrics.lookups import enter_lookups
 from fsbench.metrics.sheet import Sheet
 from fsbench.metrics.summary import Trained, summarise
 from fsbench.metrics.syncs import enter_syncs
@@ -28,6 +29,7 @@ from fsbench.train.trainer import Trainer
 
 _LAST_STEPS = 10
 _NO_STEP = "no step was measured"
+_OF_TABLES = ("collision_rate", "collision_rate_p99", "owner_imbalance", "hot_coverage", "staleness_steps")
 _NEEDS_DEVICE_TIMELINE = (
     *("bubble", *(f"bubble_{part}" for part in BUBBLE_PARTS), "lost_us_per_sample", "straggler_floor"),
     "compute_us_per_sample",
@@ -51,6 +53,9 @@ class RankRecord:
     sent: dict[tuple[str, str], int]
     link_use: LinkUse | None
     syncs: Sequence[Sync]
+    rows_asked: Sequence[Sequence[int]]
+    rows_by_class: Mapping[str, int]
+    stalest: int
 
 
 def build_report(trainer: Trainer, finished: Finished) -> dict[str, Any] | None:
@@ -72,6 +77,7 @@ def build_report(trainer: Trainer, finished: Finished) -> dict[str, Any] | None:
     sheet = Sheet()
     summarise(sheet, trace, bubbles, _trained(trainer, finished, records))
     sheet.enter("straggler_floor", floor.shares().get("bubble_straggler"), "no step of the noise floor was run")
+    _enter_embedding(sheet, trainer, finished, records)
     enter_quality(sheet, finished)
     _enter_run(sheet, finished, records, bubbles)
     on_gpu = trainer.context.device.type == "cuda"
@@ -101,7 +107,6 @@ def _agree_on_kinds(trainer: Trainer) -> list[str]:
 
 
 def _record(trainer: Trainer, finished: Finished, kinds: list[str]) -> RankRecord:
-    rss_unit = 1 if sys.platform == "darwin" else 2**10
     on_gpu = trainer.context.device.type == "cuda"
     largest = max((step.own_bytes for step in finished.stats), default=0)
     return RankRecord(
@@ -109,20 +114,23 @@ def _record(trainer: Trainer, finished: Finished, kinds: list[str]) -> RankRecor
         operations={name: lane.log.operations() for name, lane in trainer.context.lanes.items()},
         ops={name: lane.log.arrays(kinds) for name, lane in trainer.context.lanes.items()},
         marker_ns=marker_cost_ns(),
-        peak_rss_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * rss_unit / 2**20,
+        peak_rss_mib=peak_rss_mib(),
         peak_gpu_mib=torch.cuda.max_memory_allocated() / 2**20 if on_gpu else None,
         lookahead_bytes=largest * trainer.strategies.lookahead,
         flops=[step.own_flops for step in finished.stats],
         sent=finished.sent,
         link_use=finished.link_use,
         syncs=trainer.strategies.sync.syncs(),
+        rows_asked=finished.rows_asked,
+        rows_by_class=finished.rows_by_class,
+        stalest=finished.stalest,
     )
 
 
 def run_trace(trainer: Trainer, records: list[RankRecord], kinds: list[str], steps: range) -> RunTrace:
     """The timeline of all ranks over a range of their windows."""
     lanes = {
-        name: LaneTrace(lane.spec.waits_as, [record.ops[name] for record in records])
+        name: LaneTrace(lane.spec.waits_as, [record.ops[name] for record in records], lane.collective)
         for name, lane in trainer.context.lanes.items()
     }
     ranks = [record.trace.steps(steps) for record in records]
@@ -157,12 +165,21 @@ def _enter_run(sheet: Sheet, finished: Finished, records: list[RankRecord], bubb
     sheet.enter("steps_measured", len(finished.measured), _NO_STEP)
     sheet.enter("train_s", int(bubbles.step_ns.sum()) * 1e-9, _NO_STEP)
     sheet.enter_ratio("timeline_overhead", sum(marks), int(bubbles.windows.sum()), _NO_STEP)
-    sheet.enter("collision_rate", finished.collision_rate, "no row was looked up in a measured step before the last")
     _enter_syncs(sheet, finished, records)
     sheet.enter("loss", float(np.mean(last)) if last else None, _NO_STEP)
     sheet.enter("peak_rss_mib", max(record.peak_rss_mib for record in records), _NO_STEP)
     sheet.enter("peak_gpu_mib", max(on_gpus) if on_gpus else None, "trained on CPU")
     sheet.enter("lookahead_mib", max(record.lookahead_bytes for record in records) / 2**20, _NO_STEP)
+
+
+def _enter_embedding(sheet: Sheet, trainer: Trainer, finished: Finished, records: list[RankRecord]) -> None:
+    if not trainer.workload.tables():
+        sheet.withhold(_OF_TABLES, "the workload has no embedding table")
+        return
+    enter_collisions(sheet, finished.collisions)
+    enter_lookups(sheet, [record.rows_asked for record in records], [record.rows_by_class for record in records])
+    bound, seen = trainer.strategies.embedding.staleness, [record.stalest for record in records]
+    sheet.enter("staleness_steps", max(seen) if bound is None else bound, "")
 
 
 def _enter_syncs(sheet: Sheet, finished: Finished, records: list[RankRecord]) -> None:

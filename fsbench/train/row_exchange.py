@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from fsbench.axes import Handle, LaneSpec, RankContext, TableSpec
+from fsbench.train.distinct import Distinct
 from fsbench.train.tables import RowPartition, TableShard
+from fsbench.train.wire import Wire, narrowed
 
 
 @dataclass
@@ -36,21 +39,37 @@ class Asked:
     largest_split: int
 
 
-class ShardedTable:
-    """This rank's shard of a table, and the exchanges about it. Methods are collective on the lane they are given."""
+class Router:
+    """Finds the owners of a table's rows."""
 
-    def __init__(self, spec: TableSpec, context: RankContext) -> None:
+    def __init__(self, partition: RowPartition) -> None:
+        self._partition = partition
+        self._distinct = Distinct(partition.rows)
+
+    def __call__(self, ids: torch.Tensor) -> Route:
+        """De-duplicates int64[m] IDs and groups them by owner; not for two threads at once."""
+        distinct, spread = self._distinct(ids)
+        owners, slots = self._partition.find(distinct)
+        order, place = _group(owners, self._partition.ranks)
+        splits = torch.bincount(owners, minlength=self._partition.ranks).tolist()
+        return Route(slots.int()[order], splits, place[spread])
+
+
+class ShardedTable:
+    """This rank's shard of a table, and the exchanges about it. Methods are collective on the lane they are given.
+
+    `wire`: what rows and gradients are sent as; None leaves them as they are. `rows_asked`: by batch, how many rows
+    this rank asked of each.
+    """
+
+    def __init__(self, spec: TableSpec, context: RankContext, *, wire: Wire | None = None) -> None:
         self.spec = spec
         self.partition = RowPartition(spec.rows, context.ranks)
         self.shard = TableShard(spec, self.partition, context.rank, context.seed, context.dtype, context.device)
+        self.rows_asked: list[list[int]] = []
         self._context = context
-
-    def route(self, ids: torch.Tensor) -> Route:
-        """De-duplicates int64[m] IDs and groups them by owner."""
-        keys, spread = torch.unique(self.partition.key(ids), return_inverse=True)
-        starts = torch.arange(self._context.ranks + 1, device=ids.device) * self.partition.slots
-        bounds = torch.searchsorted(keys, starts)
-        return Route((keys % self.partition.slots).int(), bounds.diff().tolist(), spread)
+        self._wire = wire
+        self.route = Router(self.partition)
 
     def ask(self, route: Route, lane: LaneSpec) -> Asked:
         """Sends the wanted slots to their owners.
@@ -63,6 +82,7 @@ class ShardedTable:
         counts = self.exchange(lane, counts, ones, ones, 1, "ids").wait()
         splits, largest = counts[:, 0].tolist(), int(counts[:, 1].max())
         slots = self.exchange(lane, route.slots, route.splits, splits, largest, "ids").wait()
+        self.rows_asked.append(route.splits)
         return Asked(slots.long(), splits, largest)
 
     def exchange(
@@ -74,9 +94,13 @@ class ShardedTable:
         largest_split: int,
         kind: str,
     ) -> Handle[torch.Tensor]:
-        """An all-to-all of blocks of rows; see `Collectives.all_to_all`."""
-        return self._context.collectives.all_to_all(
-            self._context.lanes[lane.name], rows, send, receive, largest_split=largest_split, kind=kind
+        """An all-to-all of blocks of rows; see `Collectives.all_to_all`. Values travel as `wire` says."""
+        return narrowed(
+            self._wire,
+            rows,
+            lambda sent: self._context.collectives.all_to_all(
+                self._context.lanes[lane.name], sent, send, receive, largest_split=largest_split, kind=kind
+            ),
         )
 
     def full(self, lane: LaneSpec) -> dict[str, torch.Tensor]:
@@ -92,6 +116,25 @@ class ShardedTable:
         for rank in range(self._context.ranks):
             full[self.partition.ids(rank).to(full.device)] = shards[rank, : self.partition.size(rank)]
         return full
+
+
+def _group(owners: torch.Tensor, ranks: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A stable order by owner, int64[u], and the place of each in it. Small integers are ordered by counting."""
+    small = owners.to(torch.uint8 if ranks <= 2**8 else torch.int32)
+    if owners.device.type == "cpu":
+        order = torch.from_numpy(np.argsort(small.numpy(), kind="stable"))
+    else:
+        order = torch.argsort(small, stable=True)
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order), device=order.device)
+    return order, place
+
+
+def rows_asked(tables: Iterable[ShardedTable]) -> list[list[int]]:
+    """By batch, how many rows of all tables this rank asked of each."""
+    return [
+        np.sum(of_batch, axis=0).tolist() for of_batch in zip(*(table.rows_asked for table in tables), strict=False)
+    ]
 
 
 def gradient_of(rows: torch.Tensor) -> torch.Tensor:

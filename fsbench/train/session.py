@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,9 @@ import torch.distributed as dist
 from fsbench.collect.interface import LinkMeter, LinkUse
 from fsbench.launch.cluster import Link
 from fsbench.launch.heartbeat import Heartbeat
+from fsbench.samples import Int64
 from fsbench.train.apart import all_stats
-from fsbench.train.collisions import collision_rate
+from fsbench.train.collisions import global_collisions
 from fsbench.train.driver import Driver
 from fsbench.train.evaluation import RankCounts, rank_users
 from fsbench.train.floor import SameForAll, Stay
@@ -31,11 +33,13 @@ class Finished:
 
     `measured`, `floor`: ranges of windows in the timeline, warm-up left out. `losses`: mean loss a target of each
     step, over all ranks. `stats`: what the sharding did, of all steps; `weighing`: where its costs and speeds came
-    from, as evidence. `collision_rate`: of the measured steps.
+    from, as evidence. `collisions`: see `global_collisions`; `rows_asked` by this rank of each owner, by step: both of
+    the measured steps. `rows_by_class`: that this rank looked up in training. `stalest`: see
+    `EmbeddingExchange.stalest`; 0 where a bound is known.
     `replica_spread`: how far dense replicas were apart when training ended.
     `evaluated`: counts by replica name, the first is the headline; None where the workload measures no ranking.
-    `sent`: bytes by (wait class of the lane, kind) that this rank sent for training. `link_use`: what training sent
-    over the cluster's link; None without one.
+    `sent`: bytes by (wait class of the lane, kind) that this rank sent for training, or servers sent to it.
+    `link_use`: what training sent over the cluster's link; None without one.
     """
 
     measured: range
@@ -43,7 +47,10 @@ class Finished:
     losses: list[float]
     stats: list[ShardStats]
     weighing: dict[str, Any]
-    collision_rate: float | None
+    collisions: Int64
+    rows_asked: Sequence[Sequence[int]]
+    rows_by_class: Mapping[str, int]
+    stalest: int
     replica_spread: float | None
     ranking: Ranking | None
     evaluated: dict[str, RankCounts] | None
@@ -67,7 +74,10 @@ class TrainingRun:
         sent = _sent(self._trainer)
         stats = all_stats(driver.stats) if self._trainer.apart else driver.stats
         losses = global_losses(driver)
-        collisions = collision_rate(list(driver.ids)[warmup - self._steps :])
+        collisions = global_collisions(list(driver.ids)[warmup - self._steps :])
+        embedding = self._trainer.strategies.embedding
+        rows_asked, rows_by_class = list(embedding.rows_asked())[warmup:], dict(embedding.rows_by_class())
+        stalest = embedding.stalest() if embedding.staleness is None else 0
         spread = replica_spread(self._trainer)
         self._heartbeat.beat("evaluate")
         ranking = self._trainer.workload.ranking()
@@ -79,7 +89,10 @@ class TrainingRun:
             losses=losses,
             stats=stats,
             weighing=driver.weigher.evidence(),
-            collision_rate=collisions,
+            collisions=collisions,
+            rows_asked=rows_asked,
+            rows_by_class=rows_by_class,
+            stalest=stalest,
             replica_spread=spread,
             ranking=ranking,
             evaluated=evaluated,
@@ -89,8 +102,7 @@ class TrainingRun:
 
     def _train(self, driver: Driver) -> LinkUse | None:
         """All steps and the flush; what they sent over the link, where there is one."""
-        logs = [lane.log for lane in self._trainer.context.lanes.values()]
-        meter = LinkMeter(self._link, logs) if self._link else None
+        meter = LinkMeter(self._link, self._trainer.context.lanes.values()) if self._link else None
         driver.run(lambda step: self._heartbeat.beat("train", step, self._steps))
         return meter.end() if meter else None
 

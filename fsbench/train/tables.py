@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from fsbench.axes import TableSpec
+from fsbench.train.distinct import Distinct
 
 _INIT_BLOCK = 65_536
 _GOLDEN = 0.6180339887498949
@@ -50,8 +51,14 @@ class RowPartition:
 
     def key(self, ids: torch.Tensor) -> torch.Tensor:
         """int64[m] IDs to int64[m] keys, `owner * slots + slot`: sorting by key groups IDs by owner."""
+        owner, slot = self.find(ids)
+        return owner * self.slots + slot
+
+    def find(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """int64[m] IDs to their owners and slots, int64[m] each."""
         place = ids * self.multiplier % self.rows
-        return place % self.ranks * self.slots + place // self.ranks
+        slot = place // self.ranks
+        return place - slot * self.ranks, slot
 
     def ids(self, rank: int) -> torch.Tensor:
         """int64[size(rank)]: the IDs that a rank owns, by slot."""
@@ -76,20 +83,20 @@ class TableShard:
     ) -> None:
         self.spec = spec
         self.ids = partition.ids(rank)
-        self.weight = _initial_rows(spec, self.ids, seed).to(dtype).to(device)
-        self.state: dict[str, torch.Tensor] = {}
-        if spec.optimizer == "rowwise-adagrad":
-            self.state["sum"] = self.weight.new_zeros(len(self.ids))
-        elif spec.optimizer == "lazy-adam":
-            self.state["mean"] = torch.zeros_like(self.weight)
-            self.state["variance"] = torch.zeros_like(self.weight)
+        self.weight = initial_rows(spec, self.ids, seed).to(dtype).to(device)
+        self._distinct = Distinct(len(self.ids))
+        self.state: dict[str, torch.Tensor] = {
+            name: self.weight.new_zeros(len(self.ids), *shape)
+            for name, shape in row_shapes(spec).items()
+            if name != "weight"
+        }
 
     def read(self, slots: torch.Tensor) -> torch.Tensor:
         """Rows [m, dim] of the given slots."""
         return self.weight.index_select(0, slots)
 
     def apply(self, slots: torch.Tensor, gradients: torch.Tensor, step: int, *, scale: float) -> None:
-        """Updates rows in place.
+        """Updates rows in place. Two threads may do so at once, each its own rows.
 
         Args:
             slots: int64[m], repeats allowed: their gradients are added in the order given.
@@ -99,7 +106,7 @@ class TableShard:
         """
         if not len(slots):
             return
-        rows, place = torch.unique(slots, return_inverse=True)
+        rows, place = self._distinct(slots)
         summed = gradients.new_zeros(len(rows), gradients.shape[1]).index_add_(0, place, gradients)
         getattr(self, "_" + self.spec.optimizer.replace("-", "_"))(rows, summed.mul_(scale), step)
 
@@ -136,16 +143,33 @@ class TableShard:
         Raises:
             ValueError: the state is of another optimizer.
         """
-        if full.keys() != self.tensors().keys():
-            raise ValueError(
-                f"table {self.spec.name}: the checkpoint holds {sorted(full)}, "
-                f"optimizer {self.spec.optimizer} needs {sorted(self.tensors())}"
-            )
+        require_state(self.spec, full)
         for name, tensor in self.tensors().items():
             tensor.copy_(full[name].index_select(0, self.ids.to(full[name].device)))
 
 
-def _initial_rows(spec: TableSpec, ids: torch.Tensor, seed: int) -> torch.Tensor:
+def row_shapes(spec: TableSpec) -> dict[str, tuple[int, ...]]:
+    """What is kept of a row: its weight and optimizer state, by name, with the shape of each."""
+    states: dict[str, dict[str, tuple[int, ...]]] = {
+        "sgd": {},
+        "rowwise-adagrad": {"sum": ()},
+        "lazy-adam": {"mean": (spec.dim,), "variance": (spec.dim,)},
+    }
+    return {"weight": (spec.dim,), **states[spec.optimizer]}
+
+
+def require_state(spec: TableSpec, full: Mapping[str, torch.Tensor]) -> None:
+    """Raises:
+    ValueError: `full` is not the state of the table's optimizer.
+    """
+    if full.keys() != row_shapes(spec).keys():
+        raise ValueError(
+            f"table {spec.name}: the checkpoint holds {sorted(full)}, "
+            f"optimizer {spec.optimizer} needs {sorted(row_shapes(spec))}"
+        )
+
+
+def initial_rows(spec: TableSpec, ids: torch.Tensor, seed: int) -> torch.Tensor:
     """float32[len(ids), dim]: the rows' initial values, the same for an ID whoever owns it."""
     rows = torch.empty(len(ids), spec.dim)
     order = torch.argsort(ids)

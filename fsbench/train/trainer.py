@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -17,11 +18,14 @@ from fsbench.axes import (
     RankContext,
     Sharding,
     Strategy,
+    TableSpec,
 )
 from fsbench.collect.timeline import Timeline
 from fsbench.costs.weigher import needs_times
-from fsbench.errors import Unsupported
+from fsbench.errors import FsbenchError, Unsupported
 from fsbench.launch.activity import Activity
+from fsbench.roles import ServerProcess, server_processes
+from fsbench.train.channels import Pairs, meeting_point
 from fsbench.train.lanes import open_lanes, ordered
 from fsbench.workload import Workload
 
@@ -45,7 +49,12 @@ class Strategies:
 
     @property
     def lane_specs(self) -> list[LaneSpec]:
+        """Of the lanes that all ranks share."""
         return ordered(lane for strategy in self.all() for lane in strategy.lanes)
+
+    @property
+    def servers(self) -> list[ServerProcess]:
+        return server_processes({axis: getattr(self, axis).roles() for axis in AXES})
 
 
 @dataclass
@@ -65,7 +74,7 @@ class Trainer:
         """Whether ranks load without telling each other what (see `DenseSync.needs_totals`), nor how long it took."""
         strategies = self.strategies
         told = strategies.sharding.moves or needs_times(strategies.sharding) or strategies.sync.needs_totals
-        return not (told or self.workload.tables())
+        return not (told or (self.workload.tables() and strategies.embedding.needs_totals))
 
 
 def open_trainer(
@@ -77,30 +86,39 @@ def open_trainer(
     device: torch.device,
     seed: int,
     timeout: timedelta,
+    store: Any = None,
     activity: Activity | None = None,
 ) -> Trainer:
-    """Creates lanes, tables and model. Collective; needs torch.distributed to be initialised.
+    """Creates lanes, tables and model. Collective, on the servers too (`fsbench.train.serving`); needs
+    torch.distributed to be initialised.
 
-    `workload` must be prepared. `activity`: where lanes tell what they do, if somebody watches.
+    `workload` must be prepared. `store`: where ranks and servers meet; by default that of the default group.
+    `activity`: where lanes tell what they do, if somebody watches.
 
     Raises:
-        Unsupported: a strategy's `requirements` are not met; the message is its reason.
+        Unsupported: a strategy's `requirements` are not met, or it cannot hold the workload's tables; why.
     """
     for axis, strategy in zip(AXES, strategies.all(), strict=True):
         if reason := strategy.requirements():
             raise Unsupported(f"{axis} {type(strategy).__name__}: {reason}")
-    dtype = getattr(torch, getattr(workload.options, "dtype", "float32"))
-    specs = strategies.lane_specs
-    timeline = Timeline([spec.name for spec in specs])
+    dtype = getattr(torch, workload.dtype_name)
+    _require_tables(strategies.embedding, workload.tables(), workload.dtype_name)
+    specs, processes = strategies.lane_specs, strategies.servers
+    if clash := {spec.name for spec in specs} & {process.lane for process in processes}:
+        raise FsbenchError(f"lane {clash.pop()!r} is declared, and the name of one to a server")
+    timeline = Timeline([spec.name for spec in specs] + [process.lane for process in processes])
+    lanes = open_lanes(specs, timeline, device, timeout, strategies.collectives.on_host, activity)
+    servers = Pairs(store or meeting_point(), ranks, timeout, activity).lanes(processes, rank, timeline)
     context = RankContext(
         rank=rank,
         ranks=ranks,
         device=device,
         dtype=dtype,
         seed=seed,
-        lanes=open_lanes(specs, timeline, device, timeout, strategies.collectives.on_host, activity),
+        lanes=lanes | {lane.name: lane for of_role in servers.values() for lane in of_role},
         timeline=timeline,
         collectives=strategies.collectives,
+        servers=servers,
     )
     for strategy in strategies.all():
         strategy.setup(context)
@@ -113,6 +131,22 @@ def open_trainer(
         ready = strategies.sync.on_gradient_ready
         hooks = [p.register_post_accumulate_grad_hook(ready) for p in model.parameters()]
     return Trainer(context, workload, strategies, model, workload.dense_optimizer(model.parameters()), hooks)
+
+
+def _require_tables(embedding: EmbeddingExchange, tables: Sequence[TableSpec], dtype: str) -> None:
+    """Raises:
+    Unsupported: the first table that the strategy cannot hold or train.
+    """
+    for table in tables:
+        for what, has, can in (
+            ("dtype", dtype, embedding.dtypes),
+            ("optimizer", table.optimizer, embedding.optimizers),
+        ):
+            if has not in can:
+                raise Unsupported(
+                    f"embedding {type(embedding).__name__}: {what} {has} of table {table.name}; "
+                    f"it can do {', '.join(can)}"
+                )
 
 
 def close_trainer(trainer: Trainer) -> None:

@@ -67,12 +67,18 @@ class RowClasses:
             self.last_step[asked.slots] = step
             shared, everything = (torch.ones(len(slots), dtype=torch.bool) for slots in (asked.slots, route.slots))
             return Met(step, route, asked, Bits(shared, everything))
-        shared = self.last_step[asked.slots] == previous.step
-        self.last_step[asked.slots] = step
-        needed = self.last_step[previous.asked.slots] == step
+        shared, needed = self.split(step, asked.slots, previous.step, previous.asked.slots)
         told_shared, told_needed = self._tell(shared, needed, asked, route, previous, lane)
         previous.needed = Bits(needed, told_needed)
         return Met(step, route, asked, Bits(shared, told_shared))
+
+    def split(
+        self, step: int, slots: torch.Tensor, before: int, slots_before: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Which of a batch's slots the batch before has too, and which of that batch's this one has: a bit each."""
+        shared = self.last_step[slots] == before
+        self.last_step[slots] = step
+        return shared, self.last_step[slots_before] == step
 
     def _tell(
         self, shared: torch.Tensor, needed: torch.Tensor, asked: Asked, route: Route, previous: Met, lane: LaneSpec

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fsbench.axes import (
     CRITICAL,
@@ -52,6 +52,9 @@ class Prioritized(EmbeddingExchange):
     early is not in t, so its last update is of t - 1 or before, which is ahead of it on `exchange`; each row of t is
     in one class as a whole, so that it is updated once, from the same gradients in the same order. A row that leaves
     and comes back is read behind its last update on the same lane.
+
+    Its depth is one by construction: rows two steps ahead would need three batches of lookahead and a class against
+    two batches, as either may update them; and a link that is busy all the time carries no more by it.
     """
 
     uses = frozenset({"collectives"})
@@ -60,19 +63,34 @@ class Prioritized(EmbeddingExchange):
 
     @dataclass(frozen=True)
     class Options:
-        """`check`: verify on the owners, in every step, the classes and that no row is read before its last write."""
+        """`check`: verify on the owners, in every step, the classes and that no row is read before its last write.
+
+        `wire`: what rows and gradients are sent as, rounded to nearest; by default the model's own type. One that is
+        narrower than that is not exact.
+        """
 
         check: bool = False
+        wire: Literal["fp32", "bf16"] | None = None
 
     options: Options
 
-    def build(self, tables: Sequence[TableSpec]) -> None:
-        from fsbench_strategies.embedding.prioritized_table import PrioritizedTable
+    def __init__(self, options: Any = None) -> None:
+        super().__init__(options)
+        self.exact = self.options.wire is None
 
-        self._tables = {spec.name: PrioritizedTable(spec, self.context, check=self.options.check) for spec in tables}
+    def build(self, tables: Sequence[TableSpec]) -> None:
+        from fsbench.train.wire import is_lossless
+
+        self.exact = is_lossless(self.options.wire, self.context.dtype)
+        self._tables = {spec.name: self._make_table(spec) for spec in tables}
         self._batches: dict[int, dict[str, _Batch]] = {}
         self._rest: list[Callable[[], None]] = []
         self._finishing: deque[list[Handle[None]]] = deque([[], []], maxlen=2)
+
+    def _make_table(self, spec: TableSpec) -> PrioritizedTable:
+        from fsbench_strategies.embedding.prioritized_table import PrioritizedTable
+
+        return PrioritizedTable(spec, self.context, check=self.options.check, wire=self.options.wire)
 
     def prefetch(self, step: int, ids: Mapping[str, torch.Tensor]) -> None:
         self._send_rest()
@@ -85,18 +103,18 @@ class Prioritized(EmbeddingExchange):
         met = self._submit(IDS, lambda: table.meet(step, ids, previous.met.wait() if previous else None))
         batch = _Batch(met, early=self._submit(EXCHANGE, lambda: table.read_early(met.wait())))
         if previous is None:
-            # Nothing is pending, and no urgent update will come whose rows these could follow.
-            batch.shared = self._submit(CRITICAL, lambda: table.read_shared(met.wait()))
+            # No urgent update will come whose rows these could follow.
+            batch.shared = self._submit(CRITICAL, partial(_read_behind, self._finishing[-1], table, met))
         return batch
 
     def lookup(self, step: int, ids: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        rows = {name: self._merge(batch) for name, batch in self._batches[step].items()}
+        rows = {name: self._merge(self._tables[name], batch) for name, batch in self._batches[step].items()}
         # These were ahead of this batch's early rows on their lane, and so are done: this raises what they raised.
         for finished in self._finishing[0]:
             finished.wait()
         return rows
 
-    def _merge(self, batch: _Batch) -> torch.Tensor:
+    def _merge(self, table: PrioritizedTable, batch: _Batch) -> torch.Tensor:
         """Both classes into one buffer, spread to the order of the IDs.
 
         The shared rows lie first. No sum depends on where a row lies: each adds its own gradients, in ID order.
@@ -104,7 +122,7 @@ class Prioritized(EmbeddingExchange):
         import torch
 
         early, shared, met = batch.early.wait(), batch.shared.wait(), batch.met.wait()
-        batch.rows = torch.cat([shared, early]).requires_grad_()
+        batch.rows = torch.cat([*table.at_hand(met), shared, early]).requires_grad_()
         return batch.rows.index_select(0, met.spread.to(early.device))
 
     def update(self, step: int, counts: TargetCounts) -> None:
@@ -151,6 +169,11 @@ class Prioritized(EmbeddingExchange):
             if batch.shared is not None:
                 batch.shared.wait()
 
+    def rows_asked(self) -> Sequence[int]:
+        from fsbench.train.row_exchange import rows_asked
+
+        return rows_asked(self._tables.values())
+
     def state_dict(self) -> dict[str, Any]:
         return {name: table.full(EXCHANGE) for name, table in self._tables.items()}
 
@@ -161,3 +184,11 @@ class Prioritized(EmbeddingExchange):
 
     def _submit(self, lane: LaneSpec, job: Callable[[], Any]) -> Handle[Any]:
         return self.context.lanes[lane.name].submit(job, kind="ids")
+
+
+def _read_behind(updates: Sequence[Handle[None]], table: PrioritizedTable, met: Handle[Met]) -> torch.Tensor:
+    """Rows of a batch whose table the batch before does not have: behind the last updates, which may be pending if one
+    further back has it."""
+    for pending in updates:
+        pending.wait()
+    return table.read_shared(met.wait())

@@ -11,15 +11,19 @@ import torch
 
 from fsbench.axes import CRITICAL, EXCHANGE, IDS, LaneSpec, RankContext, TableSpec
 from fsbench.train.row_exchange import ShardedTable
+from fsbench.train.wire import Wire
 from fsbench_strategies.embedding.checks import ReadAfterWrite
 from fsbench_strategies.embedding.classes import Bits, Met, RowClasses, count_set
 
 
 class PrioritizedTable(ShardedTable):
-    """A sharded table whose rows travel by class."""
+    """A sharded table whose rows travel by class. `collision`, `exclusive`: what the classes are called in kinds."""
 
-    def __init__(self, spec: TableSpec, context: RankContext, *, check: bool) -> None:
-        super().__init__(spec, context)
+    collision = "collision"
+    exclusive = "exclusive"
+
+    def __init__(self, spec: TableSpec, context: RankContext, *, check: bool, wire: Wire | None = None) -> None:
+        super().__init__(spec, context, wire=wire)
         self._check = check
         self.forget()
 
@@ -32,11 +36,15 @@ class PrioritizedTable(ShardedTable):
 
     def read_early(self, met: Met) -> torch.Tensor:
         """On `exchange`, in the step before the batch's: its exclusive rows, [., dim]."""
-        return self._send_rows(EXCHANGE, met, shared=False, kind="rows.exclusive")
+        return self._send_rows(EXCHANGE, met, shared=False, kind=f"rows.{self.exclusive}")
 
     def read_shared(self, met: Met) -> torch.Tensor:
         """On `critical`, after the urgent update of the batch before: its collision rows, [., dim]."""
-        return self._send_rows(CRITICAL, met, shared=True, kind="rows.collision")
+        return self._send_rows(CRITICAL, met, shared=True, kind=f"rows.{self.collision}")
+
+    def at_hand(self, met: Met) -> list[torch.Tensor]:
+        """Rows of the batch that did not travel with it, [., dim]: where there are any, they come before the others."""
+        return []
 
     def _send_rows(self, lane: LaneSpec, met: Met, *, shared: bool, kind: str) -> torch.Tensor:
         answers, wanted = _of_class(met.shared, shared)
@@ -55,7 +63,7 @@ class PrioritizedTable(ShardedTable):
     def update_needed(self, met: Met, gradients: torch.Tensor, scale: float) -> None:
         """On `critical`: gradients of rows that the next batch needs, and their update."""
         if met.needed is not None:
-            self._update(CRITICAL, met, met.needed, gradients, scale, needed=True, kind="gradients.collision")
+            self._update(CRITICAL, met, met.needed, gradients, scale, needed=True, kind=f"gradients.{self.collision}")
 
     def update_rest(self, met: Met, gradients: torch.Tensor, scale: float) -> None:
         """On `exchange`: all other gradients, and their update. After the last batch that is all of them."""
@@ -63,7 +71,7 @@ class PrioritizedTable(ShardedTable):
         if needed is None:
             none, nothing = (torch.zeros(len(of.slots), dtype=torch.bool) for of in (met.asked, met.route))
             needed = Bits(none, nothing)
-        self._update(EXCHANGE, met, needed, gradients, scale, needed=False, kind="gradients.exclusive")
+        self._update(EXCHANGE, met, needed, gradients, scale, needed=False, kind=f"gradients.{self.exclusive}")
 
     def _update(
         self,

@@ -3,14 +3,16 @@
 `pytest tests/bench/bench_exchange.py --benchmark-only`: compare within a group.
 """
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from fsbench.axes import TableSpec
+from fsbench.train.distinct import Distinct
 from fsbench.train.row_exchange import Asked, ShardedTable
-from fsbench_strategies.embedding.classes import Bits, Met, alternate, count_set
+from fsbench_strategies.embedding.classes import Bits, Met, RowClasses, alternate, count_set
 
 OWNERS = 256
 IDS = 1_000_000
@@ -70,9 +72,8 @@ def test_route(benchmark, table, ids):
 def test_route_by_a_loop_over_owners(benchmark, table, ids):
     slots, splits, spread = benchmark.pedantic(loop_route, (table, ids), rounds=3)
     route = table.route(ids)
-    assert slots.equal(route.slots)
     assert splits == route.splits
-    assert spread.equal(route.spread)
+    assert slots[spread].equal(route.slots[route.spread])
 
 
 def split(met, gradients):
@@ -126,3 +127,42 @@ def test_alternate(benchmark, met):
     splits = met.route.splits
     kinds, pairs = benchmark(alternate, splits, splits[::-1])
     assert (int(kinds.sum()), sum(pairs)) == (sum(splits), 2 * sum(splits))
+
+
+STEP_IDS = 25_000
+"""Of one rank in one step of workload `sparse`."""
+
+
+def per_id(benchmark, what, ids):
+    benchmark.extra_info["ns_per_id"] = round(benchmark.stats.stats.min / len(ids) * 1e9, 1)
+    print(f"{what}: {benchmark.extra_info['ns_per_id']} ns an ID at best, {len(ids):,} IDs")
+
+
+@pytest.mark.benchmark(group="nanoseconds an ID")
+@pytest.mark.parametrize("count", [STEP_IDS, IDS])
+@pytest.mark.parametrize("method", ["stamps", "sort"])
+def test_de_duplication(benchmark, capsys, ids, method, count):
+    stamps = Distinct(ROWS)
+    some = ids[:count]
+    found, place = benchmark(stamps if method == "stamps" else partial(torch.unique, return_inverse=True), some)
+    assert found[place].equal(some)
+    with capsys.disabled():
+        per_id(benchmark, f"de-duplication by {method}", some)
+
+
+@pytest.mark.benchmark(group="nanoseconds an ID")
+def test_class_split_on_the_owner(benchmark, capsys):
+    """Both classes of a batch: stamp its slots, look who was stamped by the batch before, and the other way round."""
+    generator = torch.Generator().manual_seed(0)
+    before, now = (torch.randint(ROWS // 2, (STEP_IDS,), generator=generator) for _ in range(2))
+    stamps = RowClasses(SimpleNamespace(shard=SimpleNamespace(ids=range(ROWS // 2))))
+
+    def met_before():
+        stamps.last_step.fill_(-1)
+        stamps.last_step[before] = 0
+
+    shared, needed = benchmark.pedantic(stamps.split, (1, now, 0, before), setup=met_before, rounds=50)
+    assert shared.equal(torch.isin(now, before))
+    assert needed.equal(torch.isin(before, now))
+    with capsys.disabled():
+        per_id(benchmark, "class split, both batches", torch.cat([before, now]))

@@ -63,9 +63,16 @@ def measure(strategies: Sequence[str], rounds: int = ROUNDS) -> dict[str, Times]
     local = create("clusters", Spec.parse(CLUSTER))
     if reason := local.requirements():
         raise FsbenchError(reason)
-    with tempfile.TemporaryDirectory(prefix="fsbench-") as folder, local.open():
+    with tempfile.TemporaryDirectory(prefix="fsbench-") as folder, local.open(0):
         environment = {**os.environ, **local.environment()}
-        command = [*links.enter_host(1), sys.executable, "-m", "tests.bench.collectives", "--folder", folder]
+        command = [
+            *links.enter_host(local.ranks, 1),
+            sys.executable,
+            "-m",
+            "tests.bench.collectives",
+            "--folder",
+            folder,
+        ]
         ranks = [
             subprocess.Popen(
                 [*command, "--rounds", str(rounds), *strategies],
