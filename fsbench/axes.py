@@ -300,12 +300,12 @@ class EmbeddingExchange(Strategy):
         """Finishes every pending update. Called before evaluations and checkpoints."""
 
     def stalest(self) -> int:
-        """The most steps, of any rank, whose updates a row of `lookup` lacked so far when its gradients were applied.
-        Asked where `staleness` is None."""
+        """The most steps of any one rank whose updates a row of this rank's lookups may have lacked so far, when its
+        own gradients were applied. Asked where `staleness` is None."""
         raise NotImplementedError(f"{type(self).__name__}.staleness is None and nothing tells what it was")
 
-    def rows_asked(self) -> Sequence[int]:
-        """By batch from the first, how many rows all ranks asked of this rank's shards; empty if it does not tell."""
+    def rows_asked(self) -> Sequence[Sequence[int]]:
+        """By batch from the first, how many rows this rank asked of each owner of shards; empty if it does not tell."""
         return ()
 
     def rows_by_class(self) -> Mapping[str, int]:
@@ -326,8 +326,8 @@ class EmbeddingExchange(Strategy):
 class Collectives(Strategy):
     """How bytes move. Operations of one lane run in the order in which they were issued.
 
-    `kind` names what the bytes are (`ids`, `rows`, `gradients`, `dense`, `metadata`, `samples`): the recorder counts
-    bytes by it. Results are tensors on the device of the operand.
+    `kind` names what the bytes are (`ids`, `rows`, `gradients`, `dense`, `metadata`, `samples`, `state`): the recorder
+    counts bytes by it. Results are tensors on the device of the operand.
     """
 
     on_host: ClassVar[frozenset[WaitClass]] = frozenset()

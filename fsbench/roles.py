@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fsbench.axes import AXES, Strategy, WaitClass
+from fsbench.axes import AXES, WaitClass
 from fsbench.errors import FsbenchError
 
 _WAITS_AS: dict[str, WaitClass] = {
@@ -39,8 +39,9 @@ class ServerProcess:
         return _WAITS_AS[self.axis]
 
 
-def server_processes(strategies: Mapping[str, Strategy]) -> list[ServerProcess]:
-    """All that the strategies of a cell, by axis, ask for. Their processes are numbered after those of the ranks.
+def server_processes(roles: Mapping[str, Mapping[str, int]]) -> list[ServerProcess]:
+    """All that the strategies of a cell ask for: by axis, what their `roles` say. Processes of servers are numbered
+    after those of the ranks.
 
     Raises:
         FsbenchError: two strategies ask for one role, or one asks for less than one process.
@@ -48,7 +49,7 @@ def server_processes(strategies: Mapping[str, Strategy]) -> list[ServerProcess]:
     asked: dict[str, str] = {}
     processes = []
     for axis in AXES:
-        for role, count in strategies[axis].roles().items():
+        for role, count in roles.get(axis, {}).items():
             if role in asked:
                 raise FsbenchError(f"{asked[role]} and {axis} both ask for {role} processes; a role is of one strategy")
             if count < 1:

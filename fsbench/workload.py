@@ -82,6 +82,11 @@ class Workload(ABC):
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options
 
+    @property
+    def dtype_name(self) -> str:
+        """Of the model and of the tables: the option `dtype`, if there is one."""
+        return str(getattr(self.options, "dtype", "float32"))
+
     @classmethod
     def fetch(cls, data_dir: Path | None) -> str:
         """Gets the data, unless it is there. Returns what to tell the user: where it lies, and its terms at first.

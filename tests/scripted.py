@@ -24,6 +24,11 @@ def same(step, sample):
     return [sample * 3 + i for i in range(4)]
 
 
+def own(step, sample):
+    """No two samples of a step share a row, and every step has the same rows."""
+    return [sample * 4 + i for i in range(4)]
+
+
 def one_row(step, sample):
     """Every sample of every step hits row 0, and a few others."""
     return [0, 0, 1 + (step * 7 + sample) % 50]
@@ -50,7 +55,7 @@ def drifting(step, sample):
     return [*(popular + (sample + i) % 4 for i in range(3)), 10 + (step * 7 + sample * 5) % 23]
 
 
-SCRIPTS = {f.__name__: f for f in (disjoint, same, one_row, all_equal, returning, sparse_samples, drifting)}
+SCRIPTS = {f.__name__: f for f in (disjoint, same, own, one_row, all_equal, returning, sparse_samples, drifting)}
 OPTIMIZERS = ("sgd", "rowwise-adagrad", "lazy-adam")
 
 
@@ -65,8 +70,8 @@ class Scripted(Workload):
     class Options:
         dtype: str = "float64"
 
-    def __init__(self, script: str, tables: int, optimizer: str) -> None:
-        super().__init__()
+    def __init__(self, script: str, tables: int, optimizer: str, dtype: str = "float64") -> None:
+        super().__init__(self.Options(dtype))
         self._script, self._tables, self._optimizer = SCRIPTS[script], tables, optimizer
 
     def prepare(self, data_dir, seed):
@@ -103,7 +108,8 @@ class Scripted(Workload):
                 self.image = torch.nn.Linear(DIM, 1, dtype=dtype)
 
             def forward(self, batch, rows):
-                return sum((self.image(r)[:, 0] - batch.features["y"]).square().sum() for r in rows.values())
+                y = batch.features["y"]
+                return sum((self.image(r)[:, 0] - y[: len(r)]).square().sum() for r in rows.values())
 
         return Model()
 
@@ -136,6 +142,22 @@ class Linear(Scripted):
                 return rows["t0"].sum() + (0 * self.unused).sum()
 
         return Model()
+
+
+class Absent(Scripted):
+    """Batches 0, 1, 4, 7, 8, 11, ... lack table `t1`; or, if `empty`, have no ID of it."""
+
+    def __init__(self, script: str, optimizer: str, ranks: int, *, empty: bool) -> None:
+        super().__init__(script, 2, optimizer)
+        self._ranks, self._empty = ranks, empty
+
+    def build_batch(self, samples, dtype):
+        batch = super().build_batch(samples, dtype)
+        if samples.index[0] // (self._ranks * PER_RANK) % 7 in (0, 1, 4):
+            batch.ids["t1"] = batch.ids["t1"][:0]
+            if not self._empty:
+                del batch.ids["t1"]
+        return batch
 
 
 class Pooled(Scripted):
@@ -186,44 +208,42 @@ class Pooled(Scripted):
 
 
 def left_behind(trainer, driver, losses=()):
-    """Losses (after earlier ones), tables and dense weights; closes the trainer."""
+    """Losses (after earlier ones), tables and dense weights."""
     from fsbench.train.session import global_losses
-    from fsbench.train.trainer import close_trainer
 
     state = trainer.strategies.embedding.state_dict()
-    left = {
+    return {
         "losses": [*losses, *global_losses(driver)],
         "tables": {f"{t}.{n}": value.numpy() for t, table in state.items() for n, value in table.items()},
         "dense": {name: tensor.numpy() for name, tensor in trainer.model.state_dict().items()},
         "counts": [],
     }
-    close_trainer(trainer)
-    return left
 
 
-def train_scripted(rank, ranks, embedding, script, tables, optimizer, steps, stop_at=None, folder=None, then=None):
+def train_scripted(
+    rank, ranks, embedding, script, tables, optimizer, steps, stop_at=None, folder=None, then=None, dtype="float64"
+):
     """What training leaves; with `stop_at`, through a checkpoint and a fresh trainer, with the strategy `then`."""
     from fsbench.train import checkpoint
     from fsbench.train.driver import Driver
     from fsbench.train.session import global_losses
-    from fsbench.train.trainer import close_trainer
 
     def fresh(strategy):
-        return support.open_workload(rank, ranks, Scripted(script, tables, optimizer), embedding=strategy)
+        workload = Scripted(script, tables, optimizer, dtype)
+        return support.opened_cell(rank, ranks, workload, embedding=strategy)
 
-    trainer, first, losses = fresh(embedding), 0, []
-    if stop_at is not None:
-        driver = Driver(trainer, 0, stop_at)
+    losses, saved = [], folder and folder / embedding.partition(":")[0]
+    if saved:
+        with fresh(embedding) as trainer:
+            driver = Driver(trainer, 0, stop_at)
+            driver.run()
+            losses = global_losses(driver)
+            checkpoint.save(trainer, saved, driver.step)
+    with fresh(then or embedding) as trainer:
+        first = checkpoint.load(trainer, saved) if saved else 0
+        driver = Driver(trainer, first, steps)
         driver.run()
-        losses = global_losses(driver)
-        saved = folder / embedding.partition(":")[0]
-        checkpoint.save(trainer, saved, driver.step)
-        close_trainer(trainer)
-        trainer = fresh(then or embedding)
-        first = checkpoint.load(trainer, saved)
-    driver = Driver(trainer, first, steps)
-    driver.run()
-    return left_behind(trainer, driver, losses)
+        return left_behind(trainer, driver, losses)
 
 
 def assert_same_bits(ours, reference):

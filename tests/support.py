@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -66,18 +68,32 @@ def open_workload(
     """The same for a workload that is ready."""
     import torch
 
+    where = {"rank": rank, "ranks": ranks, "seed": seed, "timeout": LIMIT}
+    return open_trainer(prepared, strategies(sharding_object, **axes), device=torch.device(device), **where)
+
+
+@contextlib.contextmanager
+def opened_cell(rank: int, ranks: int, prepared: Workload, seed: int = 3, **axes: str) -> Iterator[Trainer]:
+    """The same, with the servers that the strategies ask for; closed at the end."""
+    import torch
+
+    from fsbench.testing.servers import served
+    from fsbench.train.trainer import close_trainer
+
+    chosen = strategies(**axes)
+    where = {"rank": rank, "ranks": ranks, "seed": seed, "timeout": LIMIT}
+    with served(chosen, prepared, **where) as store:
+        trainer = open_trainer(prepared, chosen, device=torch.device("cpu"), store=store, **where)
+        yield trainer
+        close_trainer(trainer)
+
+
+def strategies(sharding_object: Sharding | None = None, **axes: str) -> Strategies:
+    """Those named, and the default ones on the other axes."""
     chosen = {axis: create(axis, Spec.parse(axes.get(axis, DEFAULTS[axis]))) for axis in AXES}
     if sharding_object is not None:
         chosen["sharding"] = sharding_object
-    return open_trainer(
-        prepared,
-        Strategies(**chosen),
-        rank=rank,
-        ranks=ranks,
-        device=torch.device(device),
-        seed=seed,
-        timeout=LIMIT,
-    )
+    return Strategies(**chosen)
 
 
 def is_gone(pid: int, within_s: float = 10.0) -> bool:

@@ -64,6 +64,26 @@ def test_95_percent_are_enough():
     assert bypass([use(95_000), use(100_000)]) is None
 
 
+@pytest.mark.parametrize(("payload", "refused"), [(0, True), (94_999, True), (95_000, False), (300_000, False)])
+def test_bytes_from_servers_must_have_come_over_the_interface(payload, refused):
+    """What other ranks sent is not among them, so that more may have come."""
+    traffic = Traffic(100_000 + HEADERS, 10, payload + HEADERS, 10)
+    served = LinkUse(LINK, traffic, 100_000, 2, counted_received=100_000)
+    figures = f"counted 100000, the interface carried 100000; from servers 100000, it received {payload}"
+    assert bypass([use(100_000), served]) == (f"bytes bypassed the link: {figures}" if refused else None)
+
+
+def test_bytes_from_servers_are_added_up_for_the_ranks_of_a_host():
+    shared = replace(LINK, ranks_a_host=2)
+
+    def of_rank(counted_received):
+        traffic = Traffic(200_000 + HEADERS, 10, 150_000 + HEADERS, 10)
+        return LinkUse(shared, traffic, 100_000, 2, counted_received)
+
+    assert bypass([of_rank(100_000), of_rank(50_000)]) is None
+    assert "from servers 200000, it received 150000" in bypass([of_rank(100_000), of_rank(100_000)])
+
+
 def test_more_than_5_percent_and_512_bytes_an_operation_is_a_warning_with_both_figures():
     most = 105_000 + 2 * 512
     assert link_evidence([use(most)])["warning"] is None

@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fsbench.errors import UserError
+from fsbench.options import Spec
+from fsbench.plugins import create
 from tests import support
 from tests.scripted import OPTIMIZERS, assert_same_bits, train_scripted
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
 
-EXACT = ["hot-first:check=true", "hot-first:check=true,renew=3,coverage=0.5,decay=0"]
+EXACT = ["plain:prefetch=1", "hot-first:check=true", "hot-first:check=true,renew=3,coverage=0.5,decay=0"]
 STALE = {
     "prefetch-stale": 1,
     "hot-first:check=true,staleness=1": 1,
@@ -44,7 +47,7 @@ def test_four_ranks_are_bit_equal_to_plain():
     from fsbench.testing.pool import RankPool
 
     four = RankPool(4)
-    names = ("plain", "prioritized:check=true", "hot-first:check=true")
+    names = ("plain", "plain:prefetch=1", "prioritized:check=true", "hot-first:check=true")
     trained = {name: four.run(train_scripted, 4, name, "drifting", 2, "lazy-adam", 24, limit_s=60) for name in names}
     four.close()
     for rank, reference in enumerate(trained.pop("plain")):
@@ -54,12 +57,15 @@ def test_four_ranks_are_bit_equal_to_plain():
 
 def train_histories(rank, ranks, embedding, workload, steps):
     from fsbench.train.driver import Driver
+    from fsbench.train.trainer import close_trainer
     from tests.scripted import left_behind
 
     trainer = support.open_cell(rank, ranks, workload, sharding="cost-aware", embedding=embedding)
     driver = Driver(trainer, 0, steps)
     driver.run()
-    return left_behind(trainer, driver)
+    left = left_behind(trainer, driver)
+    close_trainer(trainer)
+    return left
 
 
 @pytest.mark.parametrize("embedding", ["plain", "prioritized:check=true", "prefetch-stale", *EXACT, *STALE])
@@ -82,10 +88,42 @@ def test_pooled_features_of_a_shared_table_and_tables_of_other_widths(ranks, emb
 
 def train_pooled(rank, ranks, embedding):
     from fsbench.train.driver import Driver
+    from fsbench.train.trainer import close_trainer
     from tests.scripted import Pooled, left_behind
 
     trainer = support.open_workload(rank, ranks, Pooled(), embedding=embedding)
     driver = Driver(trainer, 0, 15)
+    driver.run()
+    left = left_behind(trainer, driver)
+    close_trainer(trainer)
+    return left
+
+
+@pytest.mark.parametrize("embedding", ["plain", "prioritized:check=true", *EXACT])
+@pytest.mark.parametrize("script", ["same", "one_row", "drifting"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_table_that_a_batch_lacks_is_trained_as_if_it_had_no_row_of_it(ranks, embedding, script, optimizer):
+    reference = ranks.run(train_without, 2, "plain", script, optimizer, True)
+    ours = ranks.run(train_without, 2, embedding, script, optimizer, False)
+    for one, other in zip(ours, reference, strict=True):
+        assert_same_bits(one, other)
+
+
+@pytest.mark.parametrize("embedding", STALE)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_so_it_is_with_rows_that_may_be_stale(ranks, embedding, optimizer):
+    """Both trained by the same strategy: which rows lack what does not depend on how a batch says that it has none."""
+    empty, absent = (ranks.run(train_without, 2, embedding, "drifting", optimizer, how) for how in (True, False))
+    for one, other in zip(absent, empty, strict=True):
+        assert_same_bits(one, other)
+
+
+def train_without(rank, ranks, embedding, script, optimizer, empty):
+    from fsbench.train.driver import Driver
+    from tests.scripted import Absent, left_behind
+
+    trainer = support.open_workload(rank, ranks, Absent(script, optimizer, ranks, empty=empty), embedding=embedding)
+    driver = Driver(trainer, 0, 23)
     driver.run()
     return left_behind(trainer, driver)
 
@@ -96,22 +134,19 @@ def used_rows(rank, ranks, embedding, script, optimizer, steps, pause_at=None):
     The loss is the sum of the rows: gradients do not depend on them, so that a row tells how many updates it has had.
     """
     from fsbench.train.driver import Driver
-    from fsbench.train.trainer import close_trainer
     from tests.scripted import Linear
 
-    trainer = support.open_workload(rank, ranks, Linear(script, 1, optimizer), embedding=embedding)
-    initial = trainer.strategies.embedding.state_dict()["t0"]["weight"].numpy().copy()
-    driver = Driver(trainer, 0, steps)
+    with support.opened_cell(rank, ranks, Linear(script, 1, optimizer), embedding=embedding) as trainer:
+        initial = trainer.strategies.embedding.state_dict()["t0"]["weight"].numpy().copy()
+        driver = Driver(trainer, 0, steps)
 
-    def pause(step):
-        if step == pause_at:
-            trainer.strategies.embedding.flush()
+        def pause(step):
+            if step == pause_at:
+                trainer.strategies.embedding.flush()
 
-    driver.run(pause)
-    seen = trainer.model.seen
-    final = {name: value.numpy().copy() for name, value in trainer.strategies.embedding.state_dict()["t0"].items()}
-    close_trainer(trainer)
-    return seen, initial, final
+        driver.run(pause)
+        final = {name: value.numpy().copy() for name, value in trainer.strategies.embedding.state_dict()["t0"].items()}
+    return trainer.model.seen, initial, final
 
 
 def ages(embedding, ranks, script="same", steps=20, pause_at=None):
@@ -192,7 +227,7 @@ def train_and_count(rank, ranks, embedding, script, steps):
     return counts
 
 
-ALL = ["plain", "prioritized", "prefetch-stale", "hot-first", "hot-first:staleness=3"]
+ALL = ["plain", "plain:prefetch=1", "prioritized", "prefetch-stale", "hot-first", "hot-first:staleness=3"]
 
 
 @pytest.mark.parametrize("target", ALL)
@@ -234,6 +269,7 @@ def moved(metrics, what=("rows", "gradients")):
 
 @pytest.mark.parametrize(("embedding", "staleness", "classes"), [
     ("plain", 0, {"rows", "gradients"}),
+    ("plain:prefetch=1", 0, {"rows", "gradients"}),
     ("prefetch-stale", 1, {"rows", "gradients"}),
     ("prioritized", 0, {f"{what}.{of}" for what in ("rows", "gradients") for of in ("collision", "exclusive")}),
     *((f"hot-first:staleness={k}", k, {
@@ -268,11 +304,42 @@ def test_copies_of_four_steps_halve_what_is_moved_of_popular_rows(ranks, tmp_pat
     assert moved(ours) < 0.55 * moved(plain)
 
 
-@pytest.mark.parametrize("embedding", ["plain", "prioritized", "hot-first"])
+def operations(rank, ranks, embedding):
+    """How many there were in six steps, by lane and kind: of IDs, rows and gradients."""
+    from fsbench.train.driver import Driver
+    from fsbench.train.trainer import close_trainer
+    from tests.scripted import Scripted
+
+    trainer = support.open_workload(rank, ranks, Scripted("same", 1, "sgd"), embedding=embedding)
+    Driver(trainer, 0, 6).run()
+    counts = {}
+    for name, lane in trainer.context.lanes.items():
+        kinds = sorted(lane.log.kinds())
+        found = lane.log.arrays(kinds).kinds.tolist()
+        counts |= {(name, kind): found.count(place) for place, kind in enumerate(kinds)}
+    close_trainer(trainer)
+    return {of: count for of, count in counts.items() if of[1] in ("ids", "rows", "gradients")}
+
+
+def test_with_prefetch_ids_leave_the_lane_that_steps_wait_for(ranks):
+    within, ahead = (ranks.run(operations, 2, name)[0] for name in ("plain", "plain:prefetch=1"))
+    rest = {("exchange", "rows"): 6, ("exchange", "gradients"): 6}
+    assert within == {("exchange", "ids"): 12, **rest}
+    assert ahead == {("ids", "ids"): 12, **rest}
+
+
+@pytest.mark.parametrize(("text", "why"), [("2", "prefetch is 2, expected 0 or 1"), ("all", "option prefetch=all: ")])
+def test_a_prefetch_of_more_than_one_batch_is_refused_in_one_line(text, why):
+    with pytest.raises(UserError, match=why) as refused:
+        create("embedding", Spec.parse(f"plain:prefetch={text}"))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("embedding", ["plain", "plain:prefetch=1", "prioritized", "hot-first"])
 def test_a_narrow_wire_halves_the_bytes_and_says_that_it_is_not_exact(ranks, tmp_path, embedding):
     whole, _, exact = report(ranks, tmp_path, embedding)
-    halved, _, still_exact = report(ranks, tmp_path, f"{embedding}:wire=bf16")
-    same, _, as_exact = report(ranks, tmp_path, f"{embedding}:wire=fp32")
+    halved, _, still_exact = report(ranks, tmp_path, support.with_options(embedding, wire="bf16"))
+    same, _, as_exact = report(ranks, tmp_path, support.with_options(embedding, wire="fp32"))
     assert (exact, still_exact, as_exact) == (True, False, True)
     assert moved(halved) == moved(whole) / 2
     assert halved["loss"] == pytest.approx(whole["loss"], rel=1e-3)

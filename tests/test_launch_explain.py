@@ -69,6 +69,29 @@ def test_the_first_rank_to_blame_is_named_with_its_phase(how, errors, reason):
     assert explain(how, errors) == ("failed", reason)
 
 
+SERVING = Beat(78, "serve", 40, 0)
+WITH_A_SERVER = [
+    ((), [RankError(1, "failed", "ValueError: no", "serve", 0)], "table-server 0, serve: ValueError: no"),
+    ((1,), [said(0, "RuntimeError: Connection closed by peer")], "table-server 0, serve: ended without a word"),
+    (
+        (0,),
+        [RankError(1, "failed", "RuntimeError: Broken pipe", "serve", 0)],
+        "rank 0, train 3/6: ended without a word",
+    ),
+    (
+        (),
+        [RankError(1, "stopped", "SIGTERM", "serve", 0), stopped(0, 1)],
+        "table-server 0, serve: ended by a SIGTERM that was not ours",
+    ),
+]
+
+
+@pytest.mark.parametrize(("lost", "errors", "reason"), WITH_A_SERVER)
+def test_servers_are_to_blame_by_their_names_as_ranks_are(lost, errors, reason):
+    how = Ended(1, ["rank 0", "table-server 0"], (TRAINS, SERVING), 1.0, Cut("lost", lost=lost) if lost else None)
+    assert explain(how, errors) == ("failed", reason)
+
+
 def test_a_launcher_that_fails_before_any_rank_starts_is_quoted():
     status, reason = explain(ended(None), [], "Traceback\n  File x\nDistNetworkError: port 4711: address in use\n\n")
     assert (status, reason) == (
@@ -88,6 +111,10 @@ def test_a_launcher_that_was_killed_took_its_ranks_along_and_they_are_not_to_bla
 
 def test_the_exit_code_comes_out_of_the_table_of_torchs_launcher():
     assert exit_codes(TABLE) == {1: -9}
+    with_server = Ended(1, ["rank 0", "table-server 0"], (TRAINS, SERVING), 1.0)
+    assert explain(with_server, [said(0, "RuntimeError: Connection closed by peer")], TABLE)[1] == (
+        "table-server 0, serve: killed by SIGKILL (out of memory, or a limit of the system?)"
+    )
     status, reason = explain(ended(), [said(0, "RuntimeError: Connection closed by peer")], TABLE)
     assert (status, reason) == (
         "failed",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -50,6 +51,22 @@ def test_the_folder_goes_and_every_process_that_has_its_files_there(leftover, sl
     theirs, deeper = sleeper(TMPDIR=str(leftover)), sleeper(TMPDIR=str(leftover / "deeper"))
     remove_leftovers()
     assert [theirs.wait(10), deeper.wait(10)] == [-signal.SIGKILL] * 2
+    assert not leftover.exists()
+
+
+def test_a_file_that_a_dying_process_makes_meanwhile_goes_as_well(leftover, monkeypatch):
+    remove, calls = shutil.rmtree, []
+
+    def remove_and_be_late(folder, **how):
+        remove(folder, **how)
+        calls.append(folder)
+        if len(calls) == 1:
+            folder.mkdir()
+            (folder / "late").touch()
+
+    monkeypatch.setattr(shutil, "rmtree", remove_and_be_late)
+    remove_leftovers()
+    assert len(calls) == 2
     assert not leftover.exists()
 
 

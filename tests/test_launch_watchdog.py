@@ -13,7 +13,7 @@ import pytest
 from fsbench.errors import FsbenchError
 from fsbench.launch import process
 from fsbench.launch.activity import MOST_LANES, Activity, Operation, read_activity
-from fsbench.launch.heartbeat import Beat, Heartbeat
+from fsbench.launch.heartbeat import SERVES, Beat, Heartbeat
 from fsbench.launch.scene import RankScene, Scene
 from fsbench.launch.system import processes_of, state_of
 from fsbench.launch.watchdog import Limits, Watchdog
@@ -61,6 +61,77 @@ def test_late_is(case):
     assert scene(*ranks).late == late
 
 
+SERVER = 2
+"""The number of a server beside two ranks."""
+
+
+def asked(rank: int, number: int, seconds: float | None, name: str = "receive rows") -> Operation:
+    """On the lane between a rank and the server, as either end tells it."""
+    since, members = NOW - int((seconds or 0) * 1e9), frozenset((rank, SERVER))
+    return Operation(f"table-server-0 of rank {rank}", number, name, since, seconds is not None, members)
+
+
+def idle(rank: int, number: int) -> Operation:
+    return asked(rank, number, 20.0, "receive requests")
+
+
+def with_server(first: RankScene, second: RankScene, *operations: Operation, stopped: bool = False) -> Scene:
+    server = RankScene(Beat(1, SERVES, 40, 0), stopped, {op.lane: op for op in operations}, stacks=None)
+    return Scene([first, second, server], [*RANKS, "table-server 0"], NOW)
+
+
+GETS_NO_ROWS, ASKS_NOTHING = asked(0, 5, 20.0), asked(1, 8, None, "send gradients")
+WITH_A_SERVER = {
+    "a stopped server": (with_server(rank(GETS_NO_ROWS), rank(), asked(0, 4, None), stopped=True), [SERVER]),
+    "one that does not send what a rank is stuck for, and no rank, whose lane it is not": (
+        with_server(rank(GETS_NO_ROWS), rank(), asked(0, 4, None, "receive ids")),
+        [SERVER],
+    ),
+    "the same while it has nothing to do for a rank that trains": (
+        with_server(rank(GETS_NO_ROWS), rank(ASKS_NOTHING), asked(0, 4, None, "receive ids"), idle(1, 9)),
+        [SERVER],
+    ),
+    "the same while another rank waits for the one that is stuck": (
+        with_server(
+            rank(GETS_NO_ROWS, operation("world", 2, None)),
+            rank(ASKS_NOTHING, operation("world", 3, 15.0)),
+            *(asked(0, 4, None, "receive ids"), idle(1, 9)),
+        ),
+        [SERVER],
+    ),
+    "a rank that does not send what it has announced": (
+        with_server(rank(asked(0, 5, None, "send requests")), rank(), asked(0, 6, 20.0, "receive ids")),
+        [0],
+    ),
+    "the rank that another waits for, and no server that idles meanwhile": (
+        with_server(rank(STUCK), rank(BEFORE, ASKS_NOTHING), idle(0, 1), idle(1, 9)),
+        [1],
+    ),
+    "nobody, where a server idles and its ranks train": (
+        with_server(rank(asked(0, 4, None)), rank(ASKS_NOTHING), idle(0, 5), idle(1, 9)),
+        [],
+    ),
+    "fewer steps, where a server idles": (with_server(rank(done=5), rank(done=2), idle(0, 1), idle(1, 1)), [1]),
+}
+
+
+@pytest.mark.parametrize("case", WITH_A_SERVER)
+def test_beside_a_server_late_is(case):
+    scene, late = WITH_A_SERVER[case]
+    assert scene.late == late
+
+
+def test_servers_are_called_by_their_names():
+    stuck = with_server(rank(GETS_NO_ROWS), rank(), asked(0, 4, None), idle(1, 1))
+    assert stuck.summary() == (
+        "table-server 0 is late; rank 0: train 3/6, 20 s in receive rows on lane table-server-0 of rank 0; "
+        "rank 1: train 3/6; table-server 0: serve"
+    )
+    assert "---- table-server 0: serve\n" in stuck.report()
+    stopped = with_server(rank(GETS_NO_ROWS), rank(stopped=True), asked(0, 4, None), stopped=True)
+    assert stopped.summary().startswith("rank 1 and table-server 0 are late; ")
+
+
 def test_a_rank_that_others_wait_for_is_not_late_while_it_waits_itself():
     waiting = rank(operation("x", 4, None), operation("y", 2, 9.0))
     chain = scene(rank(operation("x", 5, 20.0)), waiting, rank(operation("x", 5, 20.0), operation("y", 1, None)))
@@ -96,6 +167,9 @@ def test_the_launcher_reads_which_operations_a_rank_is_in(tmp_path):
         "shuffle": (2, "all_to_all samples", True),
         "dense": (1, "all_reduce dense", False),
     }
+    assert {op.members for op in found.values()} == {frozenset()}
+    activity.lane("table-server-0 of rank 3", (3, 12)).begin(1, "send ids")
+    assert read_activity(tmp_path, 3)["table-server-0 of rank 3"].members == {3, 12}
 
 
 def test_a_rank_with_too_many_lanes_is_told_how_many_it_may_have(tmp_path):

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from fsbench.metrics.bubbles import BUBBLE_PARTS, PARTS, Bubbles, account
 from fsbench.metrics.trace import LABELS, WAIT_CLASSES, LaneOps, LaneTrace, RankTrace, RunTrace
 
-LANES = ("shuffle", "exchange", "critical", "dense", "control")
-WAITS_AS = dict(zip(LANES, ("shuffle", "embedding", "embedding", "dense", "control"), strict=True))
+LANES = ("shuffle", "exchange", "critical", "dense", "control", "server")
+WAITS_AS = dict(zip(LANES, ("shuffle", "embedding", "embedding", "dense", "control", "embedding"), strict=True))
+WITH_A_SERVER = ("server",)
+"""Lanes on which ranks do not meet."""
 
 
 def rank(*steps, begin=0):
@@ -33,7 +35,7 @@ def run(*ranks, shared_clock=True, **operations):
     lanes = {}
     for name in LANES:
         by_rank = operations.get(name, [[]] * len(ranks))
-        lanes[name] = LaneTrace(WAITS_AS[name], [_ops(rows) for rows in by_rank])
+        lanes[name] = LaneTrace(WAITS_AS[name], [_ops(rows) for rows in by_rank], name not in WITH_A_SERVER)
     return RunTrace(list(ranks), lanes, LANES, shared_clock)
 
 
@@ -117,6 +119,19 @@ def test_lanes_of_one_class_add_up_and_do_not_mix_their_stragglers():
     assert parts_of(account(trace), 0) == {"embedding_straggler": 4 + 3, "embedding_transfer": 6 + 7}
 
 
+@pytest.mark.parametrize("shared_clock", [True, False])
+def test_what_is_waited_for_with_a_server_is_transfer_however_long_it_takes_others(shared_clock):
+    trace = run(
+        rank([("compute", 10), ("server", 50)]),
+        rank([("compute", 55), ("server", 5)]),
+        server=[[(10, 40), (40, 60)], [(55, 60)]],
+        shared_clock=shared_clock,
+    )
+    bubbles = account(trace)
+    assert parts_of(bubbles, 0) == {"compute": 10, "embedding_transfer": 50}
+    assert parts_of(bubbles, 1) == {"compute": 55, "embedding_transfer": 5}
+
+
 def test_shares_are_sums_over_sums_and_add_up_to_the_bubble():
     trace = run(
         rank([("compute", 10), ("dense", 20), ("input", 10), ("control", 10)]),
@@ -183,10 +198,12 @@ steps = st.lists(st.lists(st.tuples(what, lengths, lengths), max_size=6), min_si
 
 
 @st.composite
-def lane_operations(draw, ranks):
-    count = draw(st.integers(0, 4))
+def lane_operations(draw, ranks, collective):
+    """As many on every rank, or any number on each."""
+    counts = st.integers(0, 4)
+    numbers = [draw(counts)] * ranks if collective else [draw(counts) for _ in range(ranks)]
     by_rank = []
-    for _ in range(ranks):
+    for count in numbers:
         gaps = draw(st.lists(st.tuples(lengths, lengths), min_size=count, max_size=count))
         edges = np.cumsum(np.array(gaps, np.int64).ravel())
         by_rank.append(edges.reshape(-1, 2).tolist())
@@ -197,7 +214,7 @@ def lane_operations(draw, ranks):
 def traces(draw):
     ranks = draw(st.integers(1, 3))
     threads = [rank(*draw(steps), begin=draw(lengths)) for _ in range(ranks)]
-    operations = {name: draw(lane_operations(ranks)) for name in LANES}
+    operations = {name: draw(lane_operations(ranks, name not in WITH_A_SERVER)) for name in LANES}
     return run(*threads, shared_clock=draw(st.booleans()), **operations)
 
 
@@ -228,6 +245,8 @@ def _part_at(trace, r, i, instant):
 
 def _straggles_until(trace, lane, r, k):
     start, end = lane.ops[r].starts[k], lane.ops[r].ends[k]
+    if not lane.collective:
+        return start
     if trace.shared_clock:
         return min(end, max(ops.starts[k] for ops in lane.ops))
     return start + (end - start) - min(ops.ends[k] - ops.starts[k] for ops in lane.ops)

@@ -15,10 +15,12 @@ TRANSFERS = tuple(part for part in PARTS if part.endswith("_transfer"))
 
 
 def with_kinds(trace, kinds):
-    """`kinds`: by lane, the kind of each of its operations."""
+    """`kinds`: by lane, the kind of each of its operations; of ranks that had fewer, the first ones."""
 
     def coded(name, ops):
-        return replace(ops, kinds=np.array([KINDS.index(kind) for kind in kinds.get(name, [])], np.int16))
+        return replace(
+            ops, kinds=np.array([KINDS.index(kind) for kind in kinds.get(name, [])[: len(ops.starts)]], np.int16)
+        )
 
     lanes = {name: lane._replace(ops=[coded(name, ops) for ops in lane.ops]) for name, lane in trace.lanes.items()}
     return replace(trace, lanes=lanes, kind_names=KINDS)
@@ -44,6 +46,15 @@ def test_waiting_for_a_straggler_is_not_exposed_transfer():
     assert exposed(with_kinds(trace, {"exchange": ["rows"]})) == {"rows": 20}
 
 
+def test_a_wait_for_a_server_counts_for_what_this_ranks_own_operations_moved():
+    trace = run(
+        rank([("server", 50)]),
+        rank([("compute", 45), ("server", 5)]),
+        server=[[(0, 20), (20, 50)], [(45, 50)]],
+    )
+    assert exposed(with_kinds(trace, {"server": ["ids", "rows"]})) == {"ids": 20, "rows": 30}
+
+
 def test_operations_of_other_lanes_do_not_count():
     trace = run(rank([("exchange", 20)]), exchange=[[(0, 20)]], critical=[[(0, 20)]])
     assert exposed(with_kinds(trace, {"exchange": ["rows"], "critical": ["gradients"]})) == {"rows": 20}
@@ -51,7 +62,8 @@ def test_operations_of_other_lanes_do_not_count():
 
 @given(traces(), st.data())
 def test_kinds_are_those_of_a_count_of_instants_and_sum_to_the_transfer(trace, data):
-    kinds = {name: data.draw(_kinds(len(lane.ops[0].starts))) for name, lane in trace.lanes.items()}
+    most = {name: max(len(ops.starts) for ops in lane.ops) for name, lane in trace.lanes.items()}
+    kinds = {name: data.draw(_kinds(count)) for name, count in most.items()}
     trace = with_kinds(trace, kinds)
     ours = exposed_by_kind(trace)
     assert np.array_equal(sum(ours.values()), account(trace).of(*TRANSFERS))
@@ -79,7 +91,9 @@ def _moved_at(trace, lane, r, instant):
     """None while an operation waits for a straggler."""
     ops = lane.ops[r]
     for k in np.flatnonzero((ops.starts <= instant) & (instant < ops.ends)):
-        if trace.shared_clock:
+        if not lane.collective:
+            begins = ops.starts[k]
+        elif trace.shared_clock:
             begins = max(other.starts[k] for other in lane.ops)
         else:
             begins = ops.ends[k] - min(other.ends[k] - other.starts[k] for other in lane.ops)

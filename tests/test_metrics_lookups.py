@@ -15,11 +15,16 @@ def entered(asked, classes=({}, {})):
 
 
 def test_the_imbalance_is_that_of_each_step_not_of_the_sums():
-    assert entered([[30, 10], [10, 30]]).metrics["owner_imbalance"] == pytest.approx(1.5)
-    assert entered([[20, 20], [20, 20]]).metrics["owner_imbalance"] == 1
+    assert entered([[[20, 0], [0, 20]], [[10, 10], [10, 10]]]).metrics["owner_imbalance"] == pytest.approx(1.5)
+    assert entered([[[20, 0], [0, 20]], [[0, 20], [20, 0]]]).metrics["owner_imbalance"] == 1
 
 
-@pytest.mark.parametrize("asked", [[], [[], []], [[1, 2], []], [[1, 2], [1]]])
+def test_owners_need_not_be_as_many_as_ranks():
+    assert entered([[[30]], [[10]]]).metrics["owner_imbalance"] == 1
+    assert entered([[[2, 2, 8]], [[2, 2, 2]]]).metrics["owner_imbalance"] == pytest.approx(10 / 6)
+
+
+@pytest.mark.parametrize("asked", [[], [[], []], [[[1, 2]], []], [[[1, 2], [1, 2]], [[1, 2]]]])
 def test_a_strategy_that_does_not_tell_has_no_imbalance(asked):
     sheet = entered(asked)
     assert sheet.metrics["owner_imbalance"] is None
@@ -27,7 +32,7 @@ def test_a_strategy_that_does_not_tell_has_no_imbalance(asked):
 
 
 def test_nothing_asked_is_no_balance():
-    assert entered([[0, 0], [0, 0]]).missing["owner_imbalance"] == "no row was asked for in a measured step"
+    assert entered([[[0, 0]], [[0, 0]]]).missing["owner_imbalance"] == "no row was asked for in a measured step"
 
 
 def test_coverage_is_a_share_of_the_rows_of_all_ranks():

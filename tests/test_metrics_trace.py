@@ -83,6 +83,11 @@ def test_different_operation_counts_are_refused_naming_lane_ranks_and_counts():
         trace.validate()
 
 
+def test_ranks_may_have_different_operation_counts_on_a_lane_to_a_server():
+    lane = LaneTrace("embedding", [lane_ops(1, 2), lane_ops(1), lane_ops()], collective=False)
+    RunTrace([rank_trace()] * 3, {"table-server-0": lane}, ("table-server-0",), shared_clock=True).validate()
+
+
 def test_ranks_with_different_step_counts_are_refused():
     none = ints()
     empty = RankTrace(none, none, none, none, none.astype(np.int8), none, none.astype(np.int16))

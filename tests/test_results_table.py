@@ -192,6 +192,43 @@ def test_a_collision_rate_above_a_half_says_what_prioritising_can_hide_at_most()
     assert "prioritising" not in render([record(collision_rate=None)])
 
 
+NO_HOT_ROWS = {"hot_coverage": "the embedding strategy has no hot rows"}
+STALE = [
+    record(run_spec(embedding="plain"), staleness_steps=0, missing=NO_HOT_ROWS),
+    record(run_spec(embedding="prefetch-stale"), staleness_steps=1, missing=NO_HOT_ROWS),
+    record(run_spec(embedding="hot-first:staleness=4"), staleness_steps=4, hot_coverage=0.8125),
+]
+
+
+def columns(text: str, grid: int) -> dict[str, list[str]]:
+    """By heading, what stands below it in the first or second markdown table."""
+    lines = [block for block in text.split("\n\n") if block.startswith("|")][grid].splitlines()
+    heading, _, *rows = ([part.strip() for part in line.strip("|").split("|")] for line in lines)
+    return dict(zip(heading, map(list, zip(*rows, strict=True)), strict=True))
+
+
+def test_where_a_run_may_use_stale_rows_the_table_says_of_how_many_steps():
+    text = render(STALE, "markdown")
+    assert columns(text, 0)["stale steps"] == ["4", "0", "1"]
+    assert "stale: most steps whose updates a row may lack when it is used; 0: none" in text.splitlines()
+    assert "stale" not in render([STALE[0], record(run_spec(2))], "markdown")
+
+
+def test_where_a_run_has_hot_rows_the_table_says_what_share_of_the_lookups_they_answered():
+    text = render(STALE, "markdown")
+    assert columns(text, 1)["hot %"] == ["81.2", "– [1]", "– [1]"]  # noqa: RUF001
+    assert "[1] the embedding strategy has no hot rows" in text.splitlines()
+    assert "hot: rows looked up that copies on the ranks answered, each row once a rank and step" in text.splitlines()
+    assert "hot" not in render(STALE[:2], "markdown")
+    assert columns(render([record(hot_coverage=0.0)], "markdown"), 1)["hot %"] == ["0.0"]
+
+
+def test_classes_of_bytes_are_for_programs():
+    by_class = {"bytes_by_class": {"rows.hot": 8}, "exposed_ms_by_class": {"rows.hot": 0.5}}
+    assert "rows.hot" not in render([record(**by_class)])
+    assert all("rows.hot" in render([record(**by_class)], form) for form in ("csv", "json"))
+
+
 def test_compute_inflation_needs_the_reference_cell_of_the_same_workload():
     alone = aggregate([record(run_spec(sharding="cost-aware"))])[0]
     assert alone.metrics["compute_inflation"] is None

@@ -97,3 +97,18 @@ BASE = {"fsbench": "0.1.0", "steps": "8"}
 def test_ranks_that_differ_are_named_with_both_values_on_every_rank(ranks, own, message):
     expected = message and f"ranks do not agree: {message}"
     assert ranks.run(compare, 3, own) == [expected] * 3
+
+
+def test_a_server_that_differs_is_named_with_both_values():
+    from fsbench.errors import FsbenchError
+    from fsbench.roles import ServerProcess
+    from fsbench.train.agreement import require_same, tell_facts
+
+    store, servers = torch.distributed.HashStore(), [ServerProcess("embedding", "keeper", place, 2) for place in (0, 1)]
+    for server in servers:
+        tell_facts(BASE, store, server)
+    require_same(BASE, store, servers)
+    tell_facts({**BASE, "fsbench": "0.2.0"}, store, servers[1])
+    with pytest.raises(FsbenchError) as error:
+        require_same(BASE, store, servers)
+    assert str(error.value) == "ranks and servers do not agree: keeper 1 has fsbench 0.2.0, rank 0 0.1.0"

@@ -11,12 +11,10 @@ pytestmark = [pytest.mark.distributed, pytest.mark.timeout(90)]
 BAD_STEP = 2
 
 
-def train_with_a_stray(rank, ranks, stray, sharding, embedding):
-    """The error that training ends with, at which step, and how often IDs were exchanged."""
-    from fsbench.axes import CRITICAL, EXCHANGE, IDS
+def train_with_a_stray(rank, ranks, stray, sharding, embedding, sync="allreduce"):
+    """The error that training ends with, at which step, and how often IDs were exchanged or sent to a server."""
     from fsbench.errors import FsbenchError
     from fsbench.train.driver import Driver
-    from fsbench.train.trainer import close_trainer
     from tests import scripted
 
     class Stray(scripted.Scripted):
@@ -29,15 +27,15 @@ def train_with_a_stray(rank, ranks, stray, sharding, embedding):
                 column.values[column.offsets[1] + 1] = stray
             return samples
 
-    trainer = support.open_workload(rank, ranks, Stray("disjoint", 2, "sgd"), sharding=sharding, embedding=embedding)
-    driver, message = Driver(trainer, 0, 4), "no error"
-    try:
-        driver.run()
-    except FsbenchError as error:
-        message = str(error)
-    lanes = [lane for lane in trainer.context.lanes.values() if lane.name in (EXCHANGE.name, IDS.name, CRITICAL.name)]
-    exchanged = sum(lane.log.operations().get("all_to_all ids", 0) for lane in lanes)
-    close_trainer(trainer)
+    axes = {"sharding": sharding, "embedding": embedding, "sync": sync}
+    with support.opened_cell(rank, ranks, Stray("disjoint", 2, "sgd"), **axes) as trainer:
+        driver, message = Driver(trainer, 0, 4), "no error"
+        try:
+            driver.run()
+        except FsbenchError as error:
+            message = str(error)
+        counts = [lane.log.operations() for lane in trainer.context.lanes.values()]
+    exchanged = sum(count.get(name, 0) for count in counts for name in ("all_to_all ids", "send ids"))
     return message, driver.step, exchanged
 
 
@@ -58,6 +56,18 @@ def test_a_strategy_that_looks_ahead_never_sees_it(ranks):
     for message, step, _ in ranks.run(train_with_a_stray, 2, 60, "naive", "prioritized"):
         assert "table t0 has no row 60, which sample 16" in message
         assert step == BAD_STEP - 1
+
+
+STRAY = "step 2: table t0 has no row 60, which sample 16, loaded by rank 1, asks for; expected 0 to 59"
+
+
+def test_no_server_is_asked_for_it(ranks):
+    assert ranks.run(train_with_a_stray, 2, 60, "naive", "parameter-server") == [(STRAY, BAD_STEP, BAD_STEP)] * 2
+
+
+def test_where_ranks_load_apart_it_is_an_error_of_the_rank_that_loads_it_alone(ranks):
+    found = ranks.run(train_with_a_stray, 2, 60, "naive", "parameter-server", "none")
+    assert found == [("no error", 4, 4), (STRAY, BAD_STEP, BAD_STEP)]
 
 
 def test_where_no_sample_asks_for_it_alone_the_row_and_the_rank_are_named(ranks):

@@ -16,7 +16,7 @@ from typing import Any
 
 from fsbench.axes import AXES
 from fsbench.cli.request import DEFAULT_CHOICES, SETTINGS, Asked, Request
-from fsbench.errors import UserError
+from fsbench.errors import FsbenchError, UserError
 from fsbench.matrix import (
     DRIVEN_AXES,
     MOST_CELLS,
@@ -34,6 +34,7 @@ from fsbench.options import Spec, build_options
 from fsbench.plugins import ALL, KINDS, NOUNS, FoundPlugin, create, find_plugin, find_plugins
 from fsbench.probe import import_faults
 from fsbench.results.printable import one_line
+from fsbench.roles import server_processes
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,10 @@ class Plan:
         for kind, chosen in made_of.items():
             if reason := chosen.unmet or _unserved(chosen, made_of["clusters"]):
                 return Obstacle(f"{NOUNS[kind]} {chosen.spec} ({chosen.plugin.origin})", reason, chosen.named)
+        try:
+            server_processes({axis: choice.roles for axis, choice in made_of.items() if axis in AXES})
+        except FsbenchError as error:
+            return Obstacle("server processes", str(error), named=True)
         return None
 
     def indifferent(self, cell: Cell, axis: str) -> str:
@@ -212,7 +217,7 @@ def _make(plugin: FoundPlugin, spec: Spec, named: bool) -> Choice:
     instance = create(plugin.kind, spec)
     try:
         reason = None if plugin.kind == "workloads" else instance.requirements()
-        roles = instance.roles() if plugin.kind in AXES else {}
+        roles = dict(instance.roles()) if plugin.kind in AXES else {}
     except Exception as error:
         raise UserError(f"{plugin} cannot say what it requires: {type(error).__name__}: {error}") from error
     return Choice(str(spec), plugin, instance, named, one_line(str(reason)) if reason else None, roles)

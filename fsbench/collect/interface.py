@@ -138,11 +138,14 @@ def link_evidence(uses: Sequence[LinkUse]) -> dict[str, Any]:
     """What the link carried in all, for the record. `uses`: by rank.
 
     `rate` in bit/s. `interface_bytes` is payload, `packets` those it came in. `ratio`, interface to counted bytes, is
-    None where the two do not compare; `unchecked` then says why.
+    None where the two do not compare; `unchecked` then says why. `from_servers`: the same of what servers sent, None
+    without them.
     """
     hosts = by_host(uses)
     counted = sum(host.counted_bytes for host in hosts)
     carried = sum(host.traffic.sent_payload for host in hosts)
+    from_servers = sum(host.counted_received for host in hosts)
+    arrived = sum(host.traffic.received_payload for host in hosts)
     return {
         "rate": uses[0].link.bits_per_s,
         "counted_bytes": counted,
@@ -151,6 +154,7 @@ def link_evidence(uses: Sequence[LinkUse]) -> dict[str, Any]:
         "ratio": carried / counted if counted else None,
         "warning": _first_figures("more on the link than was counted", [host for host in hosts if host.excessive]),
         "unchecked": None if counted else "nothing was sent to another host",
+        "from_servers": {"counted_bytes": from_servers, "interface_bytes": arrived} if from_servers else None,
     }
 
 

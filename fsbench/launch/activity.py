@@ -15,6 +15,8 @@ from fsbench.errors import FsbenchError
 from fsbench.launch.heartbeat import map_new
 
 MOST_LANES = 512
+REQUESTS = "requests"
+"""The kind of what ranks ask of servers."""
 _SLOT = 128
 
 
@@ -33,6 +35,11 @@ class Operation:
     since_ns: int
     under_way: bool
     members: frozenset[int] = frozenset()
+
+    @property
+    def idle(self) -> bool:
+        """A server waits for whatever a rank may ask of it, which need not be soon."""
+        return self.name == f"receive {REQUESTS}"
 
 
 class LaneActivity:

@@ -12,7 +12,7 @@ from pathlib import Path
 PHASES = ("start", "data", "rendezvous", "tables", "train", "evaluate", "noise floor", "report", "done")
 """In the order in which a rank goes through them."""
 SERVES = "serve"
-"""The phase of a server process, once it is ready."""
+"""The phase of a server process, once all ranks have come."""
 _SIZE = 256
 _NUMBER = re.compile(r"[0-9]{1,18}")
 

@@ -29,6 +29,7 @@ from fsbench.launch.heartbeat import read_all_beats
 from fsbench.launch.system import kill_run, state_of
 
 _END_S = 10.0
+_REMOVE_S = 2.0
 _POLL_S = 0.01
 _DONE = b"done"
 _FOLDER = re.compile(r"fsbench-([0-9]{1,9})-")
@@ -61,8 +62,17 @@ def remove_leftovers() -> None:
         # Without /proc it could not be told whether the owner lives.
         if owner and state_of(int(owner[1])) == "gone" and Path("/proc/self").exists() and _is_ours(folder):
             kill_run(folder)
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
     links.remove_stale()
+
+
+def _remove(folder: Path) -> None:
+    """Again and again for a moment: a process that is about to die of its parent's death may still make a file."""
+    deadline = time.monotonic() + _REMOVE_S
+    shutil.rmtree(folder, ignore_errors=True)
+    while folder.exists() and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_ours(folder: Path) -> bool:

@@ -36,10 +36,8 @@ class Scene:
 
     def stuck(self, rank: int) -> list[Operation]:
         """Operations that the rank is stuck in, oldest first."""
-        return sorted(
-            (op for op in self.ranks[rank].operations.values() if op.under_way and self.age_s(op) >= STUCK_S),
-            key=lambda op: op.since_ns,
-        )
+        under_way = [op for op in self.ranks[rank].operations.values() if op.under_way and not op.idle]
+        return sorted((op for op in under_way if self.age_s(op) >= STUCK_S), key=lambda op: op.since_ns)
 
     def age_s(self, operation: Operation) -> float:
         return (self.at_ns - operation.since_ns) * 1e-9

@@ -81,7 +81,7 @@ class Execution:
         if reason := cluster.requirements():
             raise Unsupported(reason)
         order = self._order()
-        servers = server_processes({axis: create(axis, order.strategy(axis)) for axis in AXES})
+        servers = server_processes({axis: create(axis, order.strategy(axis)).roles() for axis in AXES})
         with tempfile.TemporaryDirectory(prefix=f"fsbench-{os.getpid()}-") as name, cluster.open(len(servers)):
             folder = Path(name)
             command = cluster.command(order.write(folder), len(servers))

@@ -9,18 +9,18 @@ import numpy as np
 from fsbench.metrics.sheet import Sheet
 
 
-def enter_lookups(sheet: Sheet, asked: Sequence[Sequence[int]], classes: Sequence[Mapping[str, int]]) -> None:
+def enter_lookups(sheet: Sheet, asked: Sequence[Sequence[Sequence[int]]], classes: Sequence[Mapping[str, int]]) -> None:
     """Enters the imbalance of the owners, step by step, and the share of hot rows among those looked up.
 
     Args:
-        asked: by rank, rows asked of its shards in each measured step; empty where that is not told.
+        asked: by rank and measured step, rows that it asked of each owner; empty where that is not told.
         classes: by rank, rows looked up by class, `hot` and `cold`; empty without classes.
     """
     told = min(map(len, asked), default=0)
     if told and told == max(map(len, asked)):
-        rows = np.array(asked)
-        mean = rows.sum() / len(rows)
-        sheet.enter_ratio("owner_imbalance", rows.max(axis=0).sum(), mean, "no row was asked for in a measured step")
+        rows = np.array(asked).sum(axis=0)
+        mean = rows.sum() / rows.shape[1]
+        sheet.enter_ratio("owner_imbalance", rows.max(axis=1).sum(), mean, "no row was asked for in a measured step")
     else:
         sheet.enter("owner_imbalance", None, "the embedding strategy does not tell what its owners were asked")
     hot, cold = (sum(of_rank.get(name, 0) for of_rank in classes) for name in ("hot", "cold"))

@@ -31,6 +31,8 @@ FLOOR_LIMIT = 0.05
 """Straggler shares are void where the noise floor is above it."""
 COLLISION_LIMIT = 0.5
 """Above it little of an embedding exchange can be taken out of the step, whatever the strategy."""
+_ONLY_WHERE_TOLD: Mapping[str, tuple[Any, ...]] = {"staleness_steps": (None, 0), "hot_coverage": (None,)}
+"""Metrics that have a column only where a row has another value than these."""
 _KIND_WORDS = {"cpu": "measured on CPU", "gpu": "measured on GPU", "sim": "simulated (SIM)"}
 
 
@@ -61,12 +63,12 @@ class Row:
 class Column:
     """A column of a printed table: its heading, and the text of a row in it, or None where it has no figure.
 
-    `metric`: whose absence a foot-note explains.
+    `metric`: whose absence a foot-note explains, if any.
     """
 
     heading: str
     text: Callable[[Row], str | None]
-    metric: str | None = None
+    metric: str = ""
 
 
 def aggregate(records: Sequence[Record], manifest: Mapping[str, Any] | None = None) -> list[Row]:
@@ -144,8 +146,11 @@ def _report(
     notes: dict[str, int] = {}
     short = short_names(row.cell for row in rows)
     labels = _label_columns(rows, short)
-    speed = _grid(rows, [*labels, *_SPEED_COLUMNS], format, notes)
-    parts = _grid(rows, [*labels, *_PARTS_COLUMNS], format, notes)
+    speed_columns, parts_columns = _told(_SPEED_COLUMNS, rows), _told(_PARTS_COLUMNS, rows)
+    speed = _grid(rows, [*labels, *speed_columns], format, notes)
+    parts = _grid(rows, [*labels, *parts_columns], format, notes)
+    remarks = [*full_name_lines(short), *_floor_lines(rows), *_collision_lines(rows)]
+    remarks += [*_legend_lines([*speed_columns, *parts_columns]), *_protocol_lines(records)]
     footnotes = "\n".join(f"[{number}] {note}" for note, number in notes.items())
     blocks = [
         _heading(rows, records, planned),
@@ -155,10 +160,20 @@ def _report(
         footnotes,
         *contrast_blocks(contrasts(records, manifest), short, format),
         "\n".join(_change_lines(rows, manifest)),
-        "\n".join((*full_name_lines(short), *_floor_lines(rows), *_collision_lines(rows), *_protocol_lines(records))),
+        "\n".join(remarks),
         "\n".join(_trouble_lines(records)),
     ]
     return "\n\n".join(block for block in blocks if block)
+
+
+def _told(columns: Iterable[Column], rows: Sequence[Row]) -> list[Column]:
+    """Without those of `_ONLY_WHERE_TOLD` that tell nothing of any row."""
+    return [column for column in columns if _is_told(column.metric, rows)]
+
+
+def _is_told(metric: str, rows: Sequence[Row]) -> bool:
+    idle = _ONLY_WHERE_TOLD.get(metric)
+    return idle is None or any(row.metrics[metric] not in idle for row in rows)
 
 
 def _heading(rows: Sequence[Row], records: Sequence[Record], planned: int) -> str:
@@ -181,7 +196,7 @@ def _entry(row: Row, column: Column, notes: dict[str, int]) -> str:
     text = column.text(row)
     if text is not None:
         return text
-    reason = row.missing.get(column.metric or "", "not recorded")
+    reason = row.missing.get(column.metric, "not recorded")
     return f"{MISSING} [{notes.setdefault(reason, len(notes) + 1)}]"
 
 
@@ -234,6 +249,7 @@ _SPEED_COLUMNS = (
     _number("bubble\n%", "bubble", _percent),
     _number("lost us\n/sample", "lost_us_per_sample", _figures),
     _number("compute\ninflation", "compute_inflation", _figures),
+    _number("stale\nsteps", "staleness_steps", "{:g}".format),
     Column("NDCG@10\n± s.e.", _ndcg, "ndcg_at_10"),
     _number("HR@10", "hr_at_10", _four_decimals),
     _number("NDCG@10\nseen kept", "ndcg_at_10_unfiltered", _four_decimals),
@@ -247,6 +263,7 @@ _PARTS_COLUMNS = (
     ),
     _number("straggler\nfloor %", "straggler_floor", lambda floor: _percent(floor) + " !" * _above(floor)),
     _number("collision\nrate %", "collision_rate", _percent),
+    _number("hot\n%", "hot_coverage", _percent),
 )
 
 
@@ -282,6 +299,15 @@ def _collision_lines(rows: Sequence[Row]) -> list[str]:
         f"gradients ({where})"
         for where, rate in _by_machine(rows, "collision_rate").items()
         if rate > COLLISION_LIMIT
+    ]
+
+
+def _legend_lines(columns: Iterable[Column]) -> list[str]:
+    """What the columns mean that not every table has."""
+    return [
+        f"{column.heading.splitlines()[0]}: {METRICS[column.metric].meaning}"
+        for column in columns
+        if column.metric in _ONLY_WHERE_TOLD
     ]
 
 

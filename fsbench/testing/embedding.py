@@ -12,6 +12,7 @@ from fsbench.axes import DEFAULTS
 from fsbench.testing.case import Case
 from fsbench.testing.exercise import TableKinds
 from fsbench.testing.pool import shared_pool
+from fsbench.testing.totals import check_totals
 from fsbench.testing.trial import Trial, opened
 from fsbench.testing.verdicts import Fault, on_each_count
 
@@ -77,4 +78,11 @@ def _check_same(found: State, expected: State, whose: str, what: str) -> None:
             raise Fault(f"{whose}: {name} is not {what}")
 
 
-CHECKS = (check_tables,)
+@on_each_count
+def check_apart(case: Case, ranks: int) -> None:
+    """It trains beside `none` too; there ranks load apart, and meet nowhere, if `needs_totals` is False."""
+    case.trained(ranks)
+    case.train(ranks, case.trial(sync="none"))
+
+
+CHECKS = (check_tables, check_totals, check_apart)

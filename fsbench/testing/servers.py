@@ -29,7 +29,7 @@ def served(
     Collective.
 
     Raises:
-        FsbenchError: what a server raised, rather than what came of that on the rank.
+        FsbenchError: on rank 0, what a server raised, rather than what came of that there.
     """
     if not strategies.servers:
         yield None

@@ -15,6 +15,7 @@ from fsbench.axes import Sync
 from fsbench.testing.case import Case
 from fsbench.testing.compare import TOLERANCES
 from fsbench.testing.exercise import STEPS
+from fsbench.testing.totals import check_totals
 from fsbench.testing.trial import Trial, opened
 from fsbench.testing.verdicts import Fault, on_each_count
 from fsbench.train.driver import Driver
@@ -140,14 +141,6 @@ def check_syncs(case: Case, ranks: int) -> None:
             raise Fault(f"rank {rank}: they are not in order")
         if any(not 0 <= sync.step <= STEPS for sync in one.syncs):
             raise Fault(f"rank {rank}: a sync of step {max(sync.step for sync in one.syncs)}, after {STEPS} steps")
-
-
-@on_each_count
-def check_totals(case: Case, ranks: int) -> None:
-    """It looks at the target count over all ranks only if `needs_totals` says so."""
-    for rank, one in enumerate(case.trained(ranks)):
-        if one.used_totals and not case.strategy.needs_totals:
-            raise Fault(f"rank {rank}: it read counts.total, which is of one rank where `needs_totals` is False")
 
 
 @on_each_count

@@ -38,6 +38,7 @@ class Trial:
 
     `interrupted_at`: before that step every rank raises, and the trainer is closed. `resumed_at`: before that step it
     is saved and closed, and a fresh one loads it and goes on. `again`: the same once more. `kinds`: of its tables.
+    `sync`: beside which it trains, if that is not the axis.
     """
 
     axis: str
@@ -47,6 +48,7 @@ class Trial:
     resumed_at: int | None = None
     again: bool = False
     kinds: TableKinds = field(default_factory=TableKinds)
+    sync: str = DEFAULTS["sync"]
 
 
 @dataclass
@@ -79,7 +81,7 @@ class _Interruption(Exception):
 @contextlib.contextmanager
 def opened(rank: int, ranks: int, trial: Trial) -> Iterator[tuple[Trainer, Watch]]:
     """A trainer for the trial, on this rank, with the servers that it asks for. Closed at the end."""
-    specs = {**DEFAULTS, trial.axis: trial.spec}
+    specs = {**DEFAULTS, "sync": trial.sync, trial.axis: trial.spec}
     cell: dict[str, Any] = {axis: create(axis, Spec.parse(spec)) for axis, spec in specs.items()}
     if trial.axis == "collectives":
         cell["sharding"] = Deal()  # so that they shuffle samples too

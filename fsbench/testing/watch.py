@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
-from fsbench.axes import CONTROL, Collectives, DenseSync, RankContext, Strategy, TargetCounts
+from fsbench.axes import CONTROL, Collectives, DenseSync, EmbeddingExchange, RankContext, Strategy, TargetCounts
 
 
 class Watch:
@@ -19,16 +20,16 @@ class Watch:
         self.totals = False
         setup = strategy.setup
         vars(strategy)["setup"] = lambda context: setup(self._lend(context))
-        if isinstance(strategy, DenseSync):
-            after_backward = strategy.after_backward
-            vars(strategy)["after_backward"] = lambda step, counts: after_backward(step, self._counts(counts))
+        for contract, name in ((DenseSync, "after_backward"), (EmbeddingExchange, "update")):
+            if isinstance(strategy, contract):
+                vars(strategy)[name] = partial(self._pass_on, getattr(strategy, name))
 
     def _lend(self, context: RankContext) -> RankContext:
         collectives: Any = _Collectives(context.collectives, self)
         return dataclasses.replace(context, lanes=_Lanes(context.lanes, self), collectives=collectives)
 
-    def _counts(self, counts: TargetCounts) -> Any:
-        return _Counts(counts, self)
+    def _pass_on(self, method: Callable[[int, Any], None], step: int, counts: TargetCounts) -> None:
+        method(step, _Counts(counts, self))
 
     def undeclared_lanes(self, strategy: Strategy) -> list[str]:
         """Lanes that it looked up and does not declare. The control lane is everyone's."""

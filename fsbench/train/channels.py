@@ -5,31 +5,34 @@ No other rank has a part in it: whoever waits here waits for the server, and for
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from fsbench.axes import LaneSpec
+from fsbench.axes import Handle, LaneSpec
 from fsbench.collect.cpu import native_threads
 from fsbench.collect.gloo import DuplexGloo
+from fsbench.collect.memory import peak_rss_mib
 from fsbench.collect.operations import OperationLog
 from fsbench.collect.recorder import RecordedGroup, size_of
 from fsbench.collect.timeline import Timeline
 from fsbench.errors import FsbenchError
-from fsbench.launch.activity import Activity
+from fsbench.launch.activity import REQUESTS, Activity
 from fsbench.roles import ServerProcess
 from fsbench.train.lanes import ThreadedLane
 
 # torch's stubs do not know what is not public.
 _c10d: Any = dist
 
+T = TypeVar("T")
 MOST_NUMBERS = 4
 """Of a request."""
 _RANK, _SERVER = 0, 1
-_ENDS = -1
+_ENDS, _MEMORY = -1, -2
 
 
 class RecordedPair(RecordedGroup):
@@ -66,9 +69,17 @@ class Channel:
         """A rank's last word."""
         self._head(_ENDS, ())
 
+    def peak_rss_mib(self) -> float:
+        """A rank's request, which the server's end answers by itself: the peak memory of its process."""
+        self._head(_MEMORY, ())
+        return float(self.receive((1,), torch.float64, kind="state"))
+
     def next_request(self) -> list[int] | None:
         """A rank's next request, at its server; None after the last."""
-        length, *numbers = self.receive((1 + MOST_NUMBERS,), torch.int64, kind="requests").tolist()
+        length, *numbers = self.receive((1 + MOST_NUMBERS,), torch.int64, kind=REQUESTS).tolist()
+        while length == _MEMORY:
+            self.send(torch.tensor([peak_rss_mib()], dtype=torch.float64), kind="state")
+            length, *numbers = self.receive((1 + MOST_NUMBERS,), torch.int64, kind=REQUESTS).tolist()
         return None if length == _ENDS else numbers[:length]
 
     def send(self, tensor: torch.Tensor, *, kind: str) -> None:
@@ -77,14 +88,14 @@ class Channel:
             self._carry(kind, lambda: self._group.send([tensor.contiguous()], self._peer, 0))
 
     def receive(self, shape: Sequence[int], dtype: torch.dtype, *, kind: str) -> torch.Tensor:
-        tensor = torch.empty(*shape, dtype=dtype)
+        tensor = torch.empty(tuple(shape), dtype=dtype)
         if tensor.numel():
             self._carry(kind, lambda: self._group.recv([tensor], self._peer, 0))
         return tensor
 
     def _head(self, length: int, numbers: Sequence[int]) -> None:
         padding = [0] * (MOST_NUMBERS - len(numbers))
-        self.send(torch.tensor([length, *numbers, *padding], dtype=torch.int64), kind="requests")
+        self.send(torch.tensor([length, *numbers, *padding], dtype=torch.int64), kind=REQUESTS)
 
     def _carry(self, kind: str, issue: Any) -> None:
         outer, self.log.kind = self.log.kind, kind
@@ -95,16 +106,24 @@ class Channel:
 
 
 class ServerLane(ThreadedLane):
-    """A rank's queue of jobs with one server; they use `channel`. Other ranks have nothing to do with it."""
+    """A rank's queue of jobs with one server. Other ranks have nothing to do with it."""
 
     collective = False
 
     def __init__(self, spec: LaneSpec, pair: RecordedPair, timeline: Timeline) -> None:
         super().__init__(spec, pair, timeline)
-        self.channel = Channel(pair)
+        self._channel = Channel(pair)
+
+    def ask(self, job: Callable[[Channel], T], *, kind: str) -> Handle[T]:
+        """Queues `job`, which has the channel for itself: a request, and what belongs to it."""
+        return self.submit(partial(job, self._channel), kind=kind)
+
+    def peak_rss_mib(self) -> float:
+        """Of the server's process."""
+        return self.ask(Channel.peak_rss_mib, kind="state").wait()
 
     def close(self) -> None:
-        self.submit(self.channel.end, kind="requests")
+        self.ask(Channel.end, kind=REQUESTS)
         super().close()
 
 

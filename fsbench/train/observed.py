@@ -31,6 +31,10 @@ def observed(trainer: Trainer, finished: Finished, operations: Operations) -> di
         "collectives": {"device": str(trainer.context.device), "lanes": lanes},
         "sync": {"operations": _of_class(trainer, operations, "dense")},
     }
+    if servers := trainer.context.servers:
+        found["servers"] = {
+            lane.name: {"peak_rss_mib": lane.peak_rss_mib()} for of_role in servers.values() for lane in of_role
+        }
     for axis in AXES:
         strategy = getattr(trainer.strategies, axis)
         found[axis]["exact"] = strategy.exact

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +12,7 @@ import torch.distributed as dist
 
 from fsbench.axes import Sync
 from fsbench.collect.interface import LinkUse, bypass, link_evidence
+from fsbench.collect.memory import peak_rss_mib
 from fsbench.collect.timeline import marker_cost_ns
 from fsbench.metrics.bubbles import BUBBLE_PARTS, Bubbles, account
 from fsbench.metrics.collisions import enter_collisions
@@ -54,7 +53,7 @@ class RankRecord:
     sent: dict[tuple[str, str], int]
     link_use: LinkUse | None
     syncs: Sequence[Sync]
-    rows_asked: Sequence[int]
+    rows_asked: Sequence[Sequence[int]]
     rows_by_class: Mapping[str, int]
     stalest: int
 
@@ -108,7 +107,6 @@ def _agree_on_kinds(trainer: Trainer) -> list[str]:
 
 
 def _record(trainer: Trainer, finished: Finished, kinds: list[str]) -> RankRecord:
-    rss_unit = 1 if sys.platform == "darwin" else 2**10
     on_gpu = trainer.context.device.type == "cuda"
     largest = max((step.own_bytes for step in finished.stats), default=0)
     return RankRecord(
@@ -116,7 +114,7 @@ def _record(trainer: Trainer, finished: Finished, kinds: list[str]) -> RankRecor
         operations={name: lane.log.operations() for name, lane in trainer.context.lanes.items()},
         ops={name: lane.log.arrays(kinds) for name, lane in trainer.context.lanes.items()},
         marker_ns=marker_cost_ns(),
-        peak_rss_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * rss_unit / 2**20,
+        peak_rss_mib=peak_rss_mib(),
         peak_gpu_mib=torch.cuda.max_memory_allocated() / 2**20 if on_gpu else None,
         lookahead_bytes=largest * trainer.strategies.lookahead,
         flops=[step.own_flops for step in finished.stats],

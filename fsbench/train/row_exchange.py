@@ -59,14 +59,14 @@ class ShardedTable:
     """This rank's shard of a table, and the exchanges about it. Methods are collective on the lane they are given.
 
     `wire`: what rows and gradients are sent as; None leaves them as they are. `rows_asked`: by batch, how many rows
-    were asked of this shard.
+    this rank asked of each.
     """
 
     def __init__(self, spec: TableSpec, context: RankContext, *, wire: Wire | None = None) -> None:
         self.spec = spec
         self.partition = RowPartition(spec.rows, context.ranks)
         self.shard = TableShard(spec, self.partition, context.rank, context.seed, context.dtype, context.device)
-        self.rows_asked: list[int] = []
+        self.rows_asked: list[list[int]] = []
         self._context = context
         self._wire = wire
         self.route = Router(self.partition)
@@ -82,7 +82,7 @@ class ShardedTable:
         counts = self.exchange(lane, counts, ones, ones, 1, "ids").wait()
         splits, largest = counts[:, 0].tolist(), int(counts[:, 1].max())
         slots = self.exchange(lane, route.slots, route.splits, splits, largest, "ids").wait()
-        self.rows_asked.append(len(slots))
+        self.rows_asked.append(route.splits)
         return Asked(slots.long(), splits, largest)
 
     def exchange(
@@ -130,9 +130,11 @@ def _group(owners: torch.Tensor, ranks: int) -> tuple[torch.Tensor, torch.Tensor
     return order, place
 
 
-def rows_asked(tables: Iterable[ShardedTable]) -> list[int]:
-    """By batch, how many rows were asked of this rank's shards of all tables."""
-    return [sum(of_batch) for of_batch in zip(*(table.rows_asked for table in tables), strict=False)]
+def rows_asked(tables: Iterable[ShardedTable]) -> list[list[int]]:
+    """By batch, how many rows of all tables this rank asked of each."""
+    return [
+        np.sum(of_batch, axis=0).tolist() for of_batch in zip(*(table.rows_asked for table in tables), strict=False)
+    ]
 
 
 def gradient_of(rows: torch.Tensor) -> torch.Tensor:

@@ -37,15 +37,21 @@ def serve_ranks(
         workload: prepared.
         number: of this process among all; those of the ranks come first.
         store: where all processes meet.
-        on_poll: told several times a second how many requests were answered so far.
+        on_poll: told how many requests were answered so far, when all ranks have come and several times a second.
     """
-    dtype = getattr(torch, getattr(workload.options, "dtype", "float32"))
     context = ServerContext(
-        process.role, process.place, process.count, ranks, dtype=dtype, seed=seed, tables=workload.tables()
+        process.role,
+        process.place,
+        process.count,
+        ranks,
+        dtype=getattr(torch, workload.dtype_name),
+        seed=seed,
+        tables=workload.tables(),
     )
     server = strategy.serve(context)
     channels = Pairs(store, ranks, timeout, activity).channels(process, number)
     answered = [0] * ranks
+    on_poll(0)
     threads = ThreadPoolExecutor(ranks, thread_name_prefix=str(process))
     desks = [threads.submit(_attend, server, rank, channel, answered) for rank, channel in enumerate(channels)]
     open_desks: set[Future[None]] = set(desks)

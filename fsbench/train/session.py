@@ -33,13 +33,13 @@ class Finished:
 
     `measured`, `floor`: ranges of windows in the timeline, warm-up left out. `losses`: mean loss a target of each
     step, over all ranks. `stats`: what the sharding did, of all steps; `weighing`: where its costs and speeds came
-    from, as evidence. `collisions`: see `global_collisions`; `rows_asked` of this rank's shards by step: both of the
-    measured steps. `rows_by_class`: that this rank looked up in training. `stalest`: see `EmbeddingExchange.stalest`; 0
-    where a bound is known.
+    from, as evidence. `collisions`: see `global_collisions`; `rows_asked` by this rank of each owner, by step: both of
+    the measured steps. `rows_by_class`: that this rank looked up in training. `stalest`: see
+    `EmbeddingExchange.stalest`; 0 where a bound is known.
     `replica_spread`: how far dense replicas were apart when training ended.
     `evaluated`: counts by replica name, the first is the headline; None where the workload measures no ranking.
-    `sent`: bytes by (wait class of the lane, kind) that this rank sent for training. `link_use`: what training sent
-    over the cluster's link; None without one.
+    `sent`: bytes by (wait class of the lane, kind) that this rank sent for training, or servers sent to it.
+    `link_use`: what training sent over the cluster's link; None without one.
     """
 
     measured: range
@@ -48,7 +48,7 @@ class Finished:
     stats: list[ShardStats]
     weighing: dict[str, Any]
     collisions: Int64
-    rows_asked: Sequence[int]
+    rows_asked: Sequence[Sequence[int]]
     rows_by_class: Mapping[str, int]
     stalest: int
     replica_spread: float | None

@@ -1,5 +1,7 @@
 """IDs that no row of their table has: found on the rank that loads them, an error on all before anything is exchanged.
 
+Where ranks load apart, it is an error on that rank, which ends the run.
+
 A strategy would take a wrong row for one, or die in the middle of an exchange.
 """
 

@@ -22,7 +22,7 @@ from fsbench.axes import (
 )
 from fsbench.collect.timeline import Timeline
 from fsbench.costs.weigher import needs_times
-from fsbench.errors import Unsupported
+from fsbench.errors import FsbenchError, Unsupported
 from fsbench.launch.activity import Activity
 from fsbench.roles import ServerProcess, server_processes
 from fsbench.train.channels import Pairs, meeting_point
@@ -54,7 +54,7 @@ class Strategies:
 
     @property
     def servers(self) -> list[ServerProcess]:
-        return server_processes({axis: getattr(self, axis) for axis in AXES})
+        return server_processes({axis: getattr(self, axis).roles() for axis in AXES})
 
 
 @dataclass
@@ -101,10 +101,11 @@ def open_trainer(
     for axis, strategy in zip(AXES, strategies.all(), strict=True):
         if reason := strategy.requirements():
             raise Unsupported(f"{axis} {type(strategy).__name__}: {reason}")
-    dtype_name = getattr(workload.options, "dtype", "float32")
-    dtype = getattr(torch, dtype_name)
-    _require_tables(strategies.embedding, workload.tables(), dtype_name)
+    dtype = getattr(torch, workload.dtype_name)
+    _require_tables(strategies.embedding, workload.tables(), workload.dtype_name)
     specs, processes = strategies.lane_specs, strategies.servers
+    if clash := {spec.name for spec in specs} & {process.lane for process in processes}:
+        raise FsbenchError(f"lane {clash.pop()!r} is declared, and the name of one to a server")
     timeline = Timeline([spec.name for spec in specs] + [process.lane for process in processes])
     lanes = open_lanes(specs, timeline, device, timeout, strategies.collectives.on_host, activity)
     servers = Pairs(store or meeting_point(), ranks, timeout, activity).lanes(processes, rank, timeline)

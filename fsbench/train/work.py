@@ -118,7 +118,7 @@ def _train(process: _Process) -> None:
 def _serve(process: _Process, server: ServerProcess) -> None:
     order = process.order
     tell_facts(facts(order, process.workload, process.strategies, process.device), process.store, server)
-    process.heartbeat.beat(SERVES)
+    process.heartbeat.beat("tables")
     serve_ranks(
         getattr(process.strategies, server.axis),
         server,

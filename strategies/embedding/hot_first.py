@@ -135,12 +135,13 @@ class HotFirst(Prioritized):
         self._announce(step, ids)
 
     def _announce(self, step: int, ids: Mapping[str, torch.Tensor]) -> None:
-        starts = step - 1 not in self._batches
+        before = self._batches.get(step - 1)
         super().prefetch(step, ids)
-        if starts:
-            for name, batch in self._batches[step].items():
-                table = self._tables[name]
-                self._push(name, table.pull(step, self._wanted(table, batch)), used_from=step)
+        for name, table in self._tables.items():
+            # The update of the batch before brings what this one has, if that has the table; of old copies, any does.
+            if before is None or (not self.staleness and name not in before):
+                wanted = self._wanted(table, self._batches[step].get(name))
+                self._push(name, table.pull(step, wanted), used_from=step)
 
     def _wanted(self, table: HotTable, batch: _Batch | None) -> torch.Tensor:
         """bool[h]: the hot places whose values must come: those of the batch, or all for many steps."""
@@ -158,7 +159,7 @@ class HotFirst(Prioritized):
         self._renew_if_due(step)
         for name, table in self._tables.items():
             self._adopt(table, self._copies[name], step)
-            if table.hot:
+            if table.hot and name in ids:
                 self._observe_age(step - self._copies[name].included, step)
         return super().lookup(step, ids)
 
@@ -179,6 +180,8 @@ class HotFirst(Prioritized):
         for name, batch in self._batches[step].items():  # ahead of the cold ones on their lane
             if self._tables[name].hot:
                 self._send_hot(name, batch, coming.get(name), 1.0 / max(1, counts.total))
+        if self.staleness and (self._trained - self._since) % self.staleness == 0:
+            self._push_sums(used_from=self._trained + 1)
         super().update(step, counts)
 
     def _send_hot(self, name: str, batch: _Batch, coming: _Batch | None, scale: float) -> None:
@@ -195,14 +198,16 @@ class HotFirst(Prioritized):
             self._push(name, Push(split.touched.to(torch.uint8), gradients, wanted, scale, trained), used_from=trained)
             return
         table.keep(split, gradients * scale)
-        if (trained - self._since) % self.staleness == 0:
-            self._push(name, table.push_of_sums(trained), used_from=trained + 1)
+
+    def _push_sums(self, *, used_from: int) -> None:
+        """What was kept back, if anything was trained since, of every table: also of one that the last batch lacks."""
+        for name, table in self._tables.items():
+            if self._copies[name].sent < self._trained:
+                self._push(name, table.push_of_sums(self._trained), used_from=used_from)
 
     def flush(self) -> None:
         if self.staleness:
-            for name, table in self._tables.items():
-                if self._copies[name].sent < self._trained:
-                    self._push(name, table.push_of_sums(self._trained), used_from=self._trained)
+            self._push_sums(used_from=self._trained)
         super().flush()
         for name, table in self._tables.items():
             self._adopt(table, self._copies[name], inf)

@@ -20,11 +20,13 @@ ROLE = "table-server"
 
 @dataclass
 class _Pulled:
-    """A batch on its way. By table: `routes`; `leaves`, its distinct rows [u, dim], once they are there. `answers`: by
-    server, the rows of all tables in one, flat."""
+    """A batch on its way. By table, in the order of all tables: `routes`; `leaves`, its distinct rows [u, dim], once
+    they are there. `answers`: by server, the rows of all tables in one, flat. `ahead`: pushes that the servers take
+    before these rows are read."""
 
     routes: dict[str, Route]
     answers: list[Handle[torch.Tensor]]
+    ahead: list[Handle[None]]
     leaves: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
@@ -84,6 +86,7 @@ class ParameterServer(EmbeddingExchange):
         ]
         self._pulled: dict[int, _Pulled] = {}
         self._pushes: list[Handle[None]] = []
+        self._asked: list[list[int]] = []
 
     def prefetch(self, step: int, ids: Mapping[str, torch.Tensor]) -> None:
         self._pull(step, ids)
@@ -92,9 +95,9 @@ class ParameterServer(EmbeddingExchange):
         if not self.options.prefetch:
             self._pull(step, ids)
         pulled, device = self._pulled[step], self.context.device
-        # Requests of a rank are answered in order: what was pushed before these rows were pulled is done by now.
         answers = [answer.wait() for answer in pulled.answers]
-        self._finish()
+        for push in pulled.ahead:
+            push.wait()  # done by now; if not well, it raises
         pulled.leaves = {
             name: rows.to(device).requires_grad_() for name, rows in self._unpack(pulled.routes, answers).items()
         }
@@ -107,17 +110,22 @@ class ParameterServer(EmbeddingExchange):
 
         pulled = self._pulled.pop(step)
         gradients = {name: gradient_of(leaf).cpu() for name, leaf in pulled.leaves.items()}
+        self._pushes = []
         for place, client in enumerate(self._clients):
             own = {name: self._of(place, pulled.routes[name], rows) for name, rows in gradients.items()}
             self._pushes.append(client.push(own, step + 1, counts.local))
 
     def flush(self) -> None:
-        self._finish()
+        for push in self._pushes:
+            push.wait()
         for client in self._clients:
             client.stalest()  # answered only when all that was pushed before is in the tables
 
     def stalest(self) -> int:
         return max(client.stalest() for client in self._clients)
+
+    def rows_asked(self) -> Sequence[Sequence[int]]:
+        return self._asked
 
     def state_dict(self) -> dict[str, Any]:
         """Of the moment in which every rank has come here and pushed what it had."""
@@ -128,6 +136,10 @@ class ParameterServer(EmbeddingExchange):
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        from fsbench.train.tables import require_state
+
+        for name, spec in self._tables.items():
+            require_state(spec, state[name])  # on every rank: the others would wait for one that raises alone
         self.flush()
         self._meet()
         if self.context.rank == 0:
@@ -137,12 +149,14 @@ class ParameterServer(EmbeddingExchange):
         self._meet()
 
     def _pull(self, step: int, ids: Mapping[str, torch.Tensor]) -> None:
-        routes = {name: self._routers[name](wanted.cpu()) for name, wanted in ids.items()}
+        routes = {name: self._routers[name](ids[name].cpu()) for name in self._tables if name in ids}
         answers = [
             client.pull({name: self._of(place, route, route.slots) for name, route in routes.items()})
             for place, client in enumerate(self._clients)
         ]
-        self._pulled[step] = _Pulled(routes, answers)
+        self._pulled[step] = _Pulled(routes, answers, ahead=self._pushes)
+        splits = [route.splits for route in routes.values()]
+        self._asked.append([sum(of_server) for of_server in zip(*splits, strict=True)])
 
     def _of(self, place: int, route: Route, rows: torch.Tensor) -> torch.Tensor:
         """The part of rows, in the order of `route`, that a server owns."""
@@ -158,11 +172,6 @@ class ParameterServer(EmbeddingExchange):
             for name, block in zip(routes, answer.split(sizes), strict=True):
                 blocks[name].append(block.view(-1, self._tables[name].dim))
         return {name: torch.cat(of_table) for name, of_table in blocks.items()}
-
-    def _finish(self) -> None:
-        for push in self._pushes:
-            push.wait()
-        self._pushes = []
 
     def _full(self, name: str) -> dict[str, torch.Tensor]:
         """The whole logical table and its optimizer state, in row order: [rows, ...]."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +11,8 @@ from fsbench.axes import EXCHANGE, EmbeddingExchange, Handle, TableSpec, TargetC
 if TYPE_CHECKING:
     import torch
 
-    from fsbench.train.row_exchange import Asked, Route, ShardedTable
-
-
-@dataclass
-class _Batch:
-    """One batch of one table on its way. `fetched`: what was asked, and the rows; `rows`: the leaf, [u, dim]."""
-
-    fetched: Handle[tuple[Route, Asked, torch.Tensor]]
-    rows: Any = None
+    from fsbench.train.row_exchange import ShardedTable
+    from fsbench_strategies.embedding.request import Request
 
 
 class PrefetchStale(EmbeddingExchange):
@@ -45,25 +37,21 @@ class PrefetchStale(EmbeddingExchange):
         from fsbench.train.row_exchange import ShardedTable
 
         self._tables = {spec.name: ShardedTable(spec, self.context) for spec in tables}
-        self._batches: dict[int, dict[str, _Batch]] = {}
+        self._requests: dict[int, dict[str, Handle[Request]]] = {}
         self._updates: list[Handle[None]] = []
 
     def prefetch(self, step: int, ids: Mapping[str, torch.Tensor]) -> None:
-        self._batches[step] = {
-            name: _Batch(self._submit(partial(_fetch, self._tables[name], wanted))) for name, wanted in ids.items()
+        self._requests[step] = {
+            name: self._submit(partial(_fetch, self._tables[name], wanted)) for name, wanted in ids.items()
         }
 
     def lookup(self, step: int, ids: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return {name: _spread(batch) for name, batch in self._batches[step].items()}
+        return {name: request.wait().spread() for name, request in self._requests[step].items()}
 
     def update(self, step: int, counts: TargetCounts) -> None:
-        from fsbench.train.row_exchange import gradient_of
-
         self._finish()  # those of the step before: they were ahead of this step's rows, and so are done
-        for name, batch in self._batches.pop(step).items():
-            route, asked, _ = batch.fetched.wait()
-            send = partial(_send, self._tables[name], route, asked, gradient_of(batch.rows), step, counts.total)
-            self._updates.append(self._submit(send))
+        for request in self._requests.pop(step).values():
+            self._updates.append(self._submit(partial(request.wait().update, step, counts, EXCHANGE)))
 
     def flush(self) -> None:
         self._finish()
@@ -89,22 +77,7 @@ class PrefetchStale(EmbeddingExchange):
         return self.context.lanes[EXCHANGE.name].submit(job, kind="ids")
 
 
-def _fetch(table: ShardedTable, ids: torch.Tensor) -> tuple[Route, Asked, torch.Tensor]:
-    route = table.route(ids)
-    asked = table.ask(route, EXCHANGE)
-    answer = table.shard.read(asked.slots.to(table.shard.weight.device))
-    rows = table.exchange(EXCHANGE, answer, asked.splits, route.splits, asked.largest_split, "rows").wait()
-    return route, asked, rows
+def _fetch(table: ShardedTable, ids: torch.Tensor) -> Request:
+    from fsbench_strategies.embedding.request import Request
 
-
-def _spread(batch: _Batch) -> torch.Tensor:
-    route, _, rows = batch.fetched.wait()
-    batch.rows = rows.requires_grad_()
-    return batch.rows.index_select(0, route.spread.to(rows.device))
-
-
-def _send(table: ShardedTable, route: Route, asked: Asked, gradients: torch.Tensor, step: int, targets: int) -> None:
-    largest = asked.largest_split
-    received = table.exchange(EXCHANGE, gradients, route.splits, asked.splits, largest, "gradients").wait()
-    slots = asked.slots.to(table.shard.weight.device)
-    table.shard.apply(slots, received, step + 1, scale=1.0 / max(1, targets))
+    return Request.ask(table, ids, EXCHANGE).fetch(EXCHANGE)

@@ -52,6 +52,9 @@ class Prioritized(EmbeddingExchange):
     early is not in t, so its last update is of t - 1 or before, which is ahead of it on `exchange`; each row of t is
     in one class as a whole, so that it is updated once, from the same gradients in the same order. A row that leaves
     and comes back is read behind its last update on the same lane.
+
+    Its depth is one by construction: rows two steps ahead would need three batches of lookahead and a class against
+    two batches, as either may update them; and a link that is busy all the time carries no more by it.
     """
 
     uses = frozenset({"collectives"})
@@ -100,8 +103,8 @@ class Prioritized(EmbeddingExchange):
         met = self._submit(IDS, lambda: table.meet(step, ids, previous.met.wait() if previous else None))
         batch = _Batch(met, early=self._submit(EXCHANGE, lambda: table.read_early(met.wait())))
         if previous is None:
-            # Nothing is pending, and no urgent update will come whose rows these could follow.
-            batch.shared = self._submit(CRITICAL, lambda: table.read_shared(met.wait()))
+            # No urgent update will come whose rows these could follow.
+            batch.shared = self._submit(CRITICAL, partial(_read_behind, self._finishing[-1], table, met))
         return batch
 
     def lookup(self, step: int, ids: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -181,3 +184,11 @@ class Prioritized(EmbeddingExchange):
 
     def _submit(self, lane: LaneSpec, job: Callable[[], Any]) -> Handle[Any]:
         return self.context.lanes[lane.name].submit(job, kind="ids")
+
+
+def _read_behind(updates: Sequence[Handle[None]], table: PrioritizedTable, met: Handle[Met]) -> torch.Tensor:
+    """Rows of a batch whose table the batch before does not have: behind the last updates, which may be pending if one
+    further back has it."""
+    for pending in updates:
+        pending.wait()
+    return table.read_shared(met.wait())

@@ -11,7 +11,7 @@ import torch
 
 from fsbench.axes import Handle, Server, ServerContext, TableSpec
 from fsbench.train.channels import Channel, ServerLane
-from fsbench.train.tables import RowPartition, TableShard, require_state, row_shapes
+from fsbench.train.tables import RowPartition, TableShard, row_shapes
 
 _PULL, _PUSH, _READ, _LOAD, _STALEST = range(5)
 
@@ -36,8 +36,8 @@ class TableServer(Server):
             for spec in context.tables
         ]
         self._lock = threading.Lock()
-        self._updates = 0
-        self._pulled: list[deque[tuple[int, Sequence[torch.Tensor]]]] = [deque() for _ in range(context.ranks)]
+        self._updates = [0] * context.ranks
+        self._pulled: list[deque[tuple[list[int], Sequence[torch.Tensor]]]] = [deque() for _ in range(context.ranks)]
         self._stalest = [0] * context.ranks
 
     def answer(self, rank: int, request: Sequence[int], channel: Channel) -> None:
@@ -50,7 +50,7 @@ class TableServer(Server):
         slots = told[tables:].long().split(told[:tables].tolist())
         with self._lock:
             rows = [shard.read(of_table).flatten() for shard, of_table in zip(self._shards, slots, strict=True)]
-            self._pulled[rank].append((self._updates, slots))
+            self._pulled[rank].append((list(self._updates), slots))
         channel.send(torch.cat(rows), kind="rows")
 
     def _push(self, rank: int, channel: Channel, step: int, targets: int) -> None:
@@ -58,10 +58,11 @@ class TableServer(Server):
         sizes = [len(of_table) * shard.spec.dim for shard, of_table in zip(self._shards, slots, strict=True)]
         flat = channel.receive((sum(sizes),), self._dtype, kind="gradients")
         with self._lock:
-            self._stalest[rank] = max(self._stalest[rank], self._updates - seen)
+            lacking = (now - then for now, then in zip(self._updates, seen, strict=True))
+            self._stalest[rank] = max(self._stalest[rank], *lacking)
             for shard, of_table, gradients in zip(self._shards, slots, flat.split(sizes), strict=True):
                 shard.apply(of_table, gradients.view(-1, shard.spec.dim), step, scale=1.0 / max(1, targets))
-            self._updates += 1
+            self._updates[rank] += 1
 
     def _read(self, rank: int, channel: Channel, table: int) -> None:
         with self._lock:
@@ -98,10 +99,9 @@ class TableClient:
         by_table = [slots.get(name, none) for name in self._tables]
         counts = torch.tensor([len(of_table) for of_table in by_table], dtype=torch.int32)
         values = sum(len(of_table) * self._tables[name].dim for name, of_table in slots.items())
-        return self._lane.submit(partial(self._pull, torch.cat([counts, *by_table]), values), kind="rows")
+        return self._lane.ask(partial(self._pull, torch.cat([counts, *by_table]), values), kind="rows")
 
-    def _pull(self, told: torch.Tensor, values: int) -> torch.Tensor:
-        channel = self._lane.channel
+    def _pull(self, told: torch.Tensor, values: int, channel: Channel) -> torch.Tensor:
         channel.request(_PULL, len(told) - len(self._tables))
         channel.send(told, kind="ids")
         return channel.receive((values,), self._dtype, kind="rows")
@@ -111,43 +111,38 @@ class TableClient:
         It is done when they are on their way."""
         none = torch.empty(0, dtype=self._dtype)
         flat = torch.cat([gradients.get(name, none).flatten() for name in self._tables])
-        return self._lane.submit(partial(self._push, flat, step, targets), kind="gradients")
+        return self._lane.ask(partial(self._push, flat, step, targets), kind="gradients")
 
-    def _push(self, flat: torch.Tensor, step: int, targets: int) -> None:
-        self._lane.channel.request(_PUSH, step, targets)
-        self._lane.channel.send(flat, kind="gradients")
+    def _push(self, flat: torch.Tensor, step: int, targets: int, channel: Channel) -> None:
+        channel.request(_PUSH, step, targets)
+        channel.send(flat, kind="gradients")
 
     def read(self, table: str) -> dict[str, torch.Tensor]:
         """The server's rows of a table and their optimizer state, by slot."""
-        return self._lane.submit(partial(self._read, table), kind="state").wait()
+        return self._lane.ask(partial(self._read, table), kind="state").wait()
 
-    def _read(self, table: str) -> dict[str, torch.Tensor]:
-        self._lane.channel.request(_READ, self._places[table])
+    def _read(self, table: str, channel: Channel) -> dict[str, torch.Tensor]:
+        channel.request(_READ, self._places[table])
         return {
-            name: self._lane.channel.receive((self._rows[table], *shape), self._dtype, kind="state")
+            name: channel.receive((self._rows[table], *shape), self._dtype, kind="state")
             for name, shape in row_shapes(self._tables[table]).items()
         }
 
     def load(self, table: str, state: Mapping[str, torch.Tensor]) -> None:
-        """Replaces them.
-
-        Raises:
-            ValueError: the state is of another optimizer.
-        """
-        require_state(self._tables[table], state)
-        self._lane.submit(partial(self._load, table, state), kind="state").wait()
+        """Replaces them. `state`: of the table's optimizer."""
+        self._lane.ask(partial(self._load, table, state), kind="state").wait()
         self.stalest()  # answered after that
 
-    def _load(self, table: str, state: Mapping[str, torch.Tensor]) -> None:
-        self._lane.channel.request(_LOAD, self._places[table])
+    def _load(self, table: str, state: Mapping[str, torch.Tensor], channel: Channel) -> None:
+        channel.request(_LOAD, self._places[table])
         for name in row_shapes(self._tables[table]):
-            self._lane.channel.send(state[name].to(self._dtype), kind="state")
+            channel.send(state[name].to(self._dtype), kind="state")
 
     def stalest(self) -> int:
-        """The most updates that any rows of this rank lacked when their gradients were applied; answered when all that
-        was pushed before is in the tables."""
-        return self._lane.submit(self._ask_stalest, kind="state").wait()
+        """The most updates of any one rank that rows of this rank may have lacked when their gradients were applied;
+        answered when all that was pushed before is in the tables."""
+        return self._lane.ask(self._ask_stalest, kind="state").wait()
 
-    def _ask_stalest(self) -> int:
-        self._lane.channel.request(_STALEST)
-        return int(self._lane.channel.receive((1,), torch.int64, kind="state"))
+    def _ask_stalest(self, channel: Channel) -> int:
+        channel.request(_STALEST)
+        return int(channel.receive((1,), torch.int64, kind="state"))
