@@ -116,8 +116,8 @@ class _ServerLane:
     def __init__(self, server: SyncServer) -> None:
         self.channel = _Wire(server)
 
-    def submit(self, job: Callable[[], Any], *, kind: str) -> Any:
-        result = job()
+    def ask(self, job: Callable[[Any], Any], *, kind: str) -> Any:
+        result = job(self.channel)
         self.channel.settle()
         return SimpleNamespace(wait=lambda: result)
 

@@ -14,12 +14,12 @@ from fsbench.train.channels import Channel, ServerLane
 from fsbench_strategies.sync.exchange import FREE, Cost, Exchange
 from fsbench_strategies.sync.replica import Replica
 
-_START, _SYNC, _READ, _LOAD = range(4)
+_START, _SYNC, _LOAD, _READ = range(4)
 Order = Literal["push-pull", "symmetric"]
 
 
 class SyncServer(Server):
-    """A slice of the central copy. One request at a time touches it.
+    """A slice of the central copy. One request at a time changes it, for a new one: what is being sent stays as it is.
 
     It starts as the parameters of whoever comes first. Every rank sends its own, all of them equal before the first
     step, so that none waits for another here either.
@@ -32,77 +32,61 @@ class SyncServer(Server):
     def __init__(self, dtype: torch.dtype, alpha: float, order: Order) -> None:
         self._dtype, self._alpha, self._order = dtype, alpha, order
         self._lock = threading.Lock()
-        self._slice: torch.Tensor | None = None
+        self._copy: torch.Tensor | None = None
 
     def answer(self, rank: int, request: Sequence[int], channel: Channel) -> None:
-        code, *numbers = request
-        (self._start, self._sync, self._read, self._load)[code](channel, *numbers)
-
-    def _start(self, channel: Channel, numel: int) -> None:
-        initial = channel.receive((numel,), self._dtype, kind="state")
+        code, numel = request  # `numel` values follow
+        sent = channel.receive((numel,), self._dtype, kind="dense")
         with self._lock:
-            if self._slice is None:
-                self._slice = initial
-
-    def _sync(self, channel: Channel) -> None:
-        sent = channel.receive(self._copy.shape, self._dtype, kind="dense")
-        with self._lock:
-            before = self._copy.clone() if self._order == "symmetric" else None
-            self._copy.lerp_(sent, self._alpha)
-            answer = self._copy.clone() if before is None else before
+            answer = (self._start, self._sync, self._load, self._read)[code](sent)
         # Not under the lock: a rank that is slow to receive must not hold up the others.
-        channel.send(answer, kind="dense")
+        if answer is not None:
+            channel.send(answer, kind="dense")
 
-    def _read(self, channel: Channel) -> None:
-        with self._lock:
-            answer = self._copy.clone()
-        channel.send(answer, kind="state")
+    def _start(self, initial: torch.Tensor) -> None:
+        if self._copy is None:
+            self._copy = initial
 
-    def _load(self, channel: Channel) -> None:
-        received = channel.receive(self._copy.shape, self._dtype, kind="state")
-        with self._lock:
-            self._copy.copy_(received)
-        channel.send(torch.ones(1), kind="state")
+    def _sync(self, sent: torch.Tensor) -> torch.Tensor:
+        assert self._copy is not None, "a rank starts before it syncs"
+        before = self._copy
+        self._copy = torch.lerp(before, sent, self._alpha)
+        return before if self._order == "symmetric" else self._copy
 
-    @property
-    def _copy(self) -> torch.Tensor:
-        assert self._slice is not None, "a rank starts before it asks for anything else"
-        return self._slice
+    def _load(self, values: torch.Tensor) -> None:
+        self._copy = values
+
+    def _read(self, nothing: torch.Tensor) -> torch.Tensor:
+        assert self._copy is not None, "a rank starts before it reads"
+        return self._copy
 
 
 class SyncClient:
-    """A rank's side of one server. Requests are answered in order. Tensors of one shape and dtype, in host memory."""
+    """A rank's side of one server. Requests are answered in order. Slices [numel] of one length, in host memory."""
 
     def __init__(self, lane: ServerLane, initial: torch.Tensor) -> None:
         self._lane, self._like = lane, initial
-        self._lane.submit(partial(self._start, initial), kind="state").wait()
-
-    def _start(self, initial: torch.Tensor) -> None:
-        self._lane.channel.request(_START, len(initial))
-        self._lane.channel.send(initial, kind="state")
+        self._lane.ask(partial(self._tell, _START, initial, "state"), kind="state").wait()
 
     def sync(self, values: torch.Tensor) -> Handle[torch.Tensor]:
         """Sends a slice of a replica, which must stay as it is until the answer comes: what to approach."""
-        return self._lane.submit(partial(self._ask, _SYNC, values, kind="dense"), kind="dense")
+        return self._lane.ask(partial(self._ask, _SYNC, values, "dense"), kind="dense")
 
     def read(self) -> torch.Tensor:
-        return self._lane.submit(partial(self._ask, _READ, kind="state"), kind="state").wait()
+        return self._lane.ask(partial(self._ask, _READ, self._like[:0], "state"), kind="state").wait()
 
     def load(self, values: torch.Tensor) -> None:
-        """Done when the server has it."""
-        self._lane.submit(partial(self._load, values), kind="state").wait()
+        """Replaces the slice."""
+        self._lane.ask(partial(self._tell, _LOAD, values, "state"), kind="state").wait()
+        self.read()  # answered after that
 
-    def _ask(self, code: int, values: torch.Tensor | None = None, *, kind: str) -> torch.Tensor:
-        channel = self._lane.channel
-        channel.request(code)
-        if values is not None:
-            channel.send(values, kind=kind)
+    def _tell(self, code: int, values: torch.Tensor, kind: str, channel: Channel) -> None:
+        channel.request(code, len(values))
+        channel.send(values, kind=kind)
+
+    def _ask(self, code: int, values: torch.Tensor, kind: str, channel: Channel) -> torch.Tensor:
+        self._tell(code, values, kind, channel)
         return channel.receive(self._like.shape, self._like.dtype, kind=kind)
-
-    def _load(self, values: torch.Tensor) -> None:
-        self._lane.channel.request(_LOAD)
-        self._lane.channel.send(values, kind="state")
-        self._lane.channel.receive((1,), torch.float32, kind="state")
 
 
 class CentralExchange(Exchange):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fsbench.axes import ServerContext
 from fsbench_strategies.sync.synced import Synced
@@ -39,7 +39,7 @@ class Elastic(Synced):
     """
 
     together = False
-    options: ElasticOptions
+    options: Any  # ElasticOptions, with alpha
 
     def roles(self) -> Mapping[str, int]:
         return {ROLE: self.options.servers}
