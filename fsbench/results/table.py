@@ -144,7 +144,7 @@ def _report(
     notes: dict[str, int] = {}
     short = short_names(row.cell for row in rows)
     labels = _label_columns(rows, short)
-    speed = _grid(rows, [*labels, *_SPEED_COLUMNS], format, notes)
+    speed = _grid(rows, [*labels, *_speed_columns(rows), *_quality_columns(rows)], format, notes)
     parts = _grid(rows, [*labels, *_PARTS_COLUMNS], format, notes)
     footnotes = "\n".join(f"[{number}] {note}" for note, number in notes.items())
     blocks = [
@@ -231,13 +231,20 @@ _SPEED_COLUMNS = (
     Column("runs", lambda row: str(row.runs)),
     _number("step ms\np50", "step_ms_p50", _figures),
     _number("samples/s", "samples_per_s", _figures),
+    _number("EPS", "examples_per_s", _figures),
     _number("bubble\n%", "bubble", _percent),
     _number("lost us\n/sample", "lost_us_per_sample", _figures),
     _number("compute\ninflation", "compute_inflation", _figures),
+)
+_RANKING_COLUMNS = (
     Column("NDCG@10\n± s.e.", _ndcg, "ndcg_at_10"),
     _number("HR@10", "hr_at_10", _four_decimals),
     _number("NDCG@10\nseen kept", "ndcg_at_10_unfiltered", _four_decimals),
     _number("NDCG@10 of\npopularity", "popularity_ndcg_at_10", _four_decimals),
+)
+_CLICK_COLUMNS = (
+    _number("NE", "ne", _four_decimals),
+    _number("AUC", "auc", _four_decimals),
 )
 _PARTS_COLUMNS = (
     _number("bubble\n%", "bubble", _percent),
@@ -248,6 +255,21 @@ _PARTS_COLUMNS = (
     _number("straggler\nfloor %", "straggler_floor", lambda floor: _percent(floor) + " !" * _above(floor)),
     _number("collision\nrate %", "collision_rate", _percent),
 )
+
+
+def _speed_columns(rows: Sequence[Row]) -> list[Column]:
+    """EPS only where a run has it: older ones do not."""
+    return [column for column in _SPEED_COLUMNS if column.metric != "examples_per_s" or _have(rows, column.metric)]
+
+
+def _quality_columns(rows: Sequence[Row]) -> list[Column]:
+    """Of ranking, and of click-through where a run has it; of that alone, where no run has the other."""
+    clicks = list(_CLICK_COLUMNS) if _have(rows, "ne") or _have(rows, "auc") else []
+    return [*(_RANKING_COLUMNS if _have(rows, "ndcg_at_10") or not clicks else ()), *clicks]
+
+
+def _have(rows: Sequence[Row], metric: str) -> bool:
+    return any(row.metrics[metric] is not None for row in rows)
 
 
 def _by_machine(rows: Sequence[Row], metric: str) -> dict[str, float]:
