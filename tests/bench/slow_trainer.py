@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from tabulate import tabulate
 
 from fsbench.options import Spec
@@ -30,16 +31,22 @@ SLOW_RANK = 1
 
 
 class SlowTrainer(NoSync):
-    """`none`, and rank 1 sleeps after each step for as long as the step took."""
+    """`none`, and rank 1 computes on after each step for as long as the step took.
+
+    A sleep would leave its core to the other rank. The work is torch's, so that its lanes' threads need not wait.
+    """
 
     def setup(self, context: Any) -> None:
         super().setup(context)
+        self._matrix = torch.ones(128, 128)
         self._ended = time.monotonic()
 
     def after_step(self) -> None:
         super().after_step()
         if self.context.rank == SLOW_RANK:
-            time.sleep(time.monotonic() - self._ended)
+            until = 2 * time.monotonic() - self._ended
+            while time.monotonic() < until:
+                self._matrix @ self._matrix
         self._ended = time.monotonic()
 
 
