@@ -55,7 +55,15 @@ def drifting(step, sample):
     return [*(popular + (sample + i) % 4 for i in range(3)), 10 + (step * 7 + sample * 5) % 23]
 
 
-SCRIPTS = {f.__name__: f for f in (disjoint, same, own, one_row, all_equal, returning, sparse_samples, drifting)}
+_PATTERNS = (disjoint, same, own, one_row, all_equal, returning, sparse_samples, drifting)
+
+
+def varied(step, sample):
+    """Each of the others in turn, two steps of each, so that every one meets itself and the next."""
+    return _PATTERNS[step // 2 % len(_PATTERNS)](step, sample)
+
+
+SCRIPTS = {f.__name__: f for f in (*_PATTERNS, varied)}
 OPTIMIZERS = ("sgd", "rowwise-adagrad", "lazy-adam")
 
 

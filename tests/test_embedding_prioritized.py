@@ -78,16 +78,6 @@ def test_ranks_without_a_sample_take_part(ranks, holder):
     compare(ranks, 3, steps=8, all_on=holder)
 
 
-@pytest.mark.parametrize("script", ["disjoint", "same", "one_row", "all_equal", "returning", "sparse_samples"])
-@pytest.mark.parametrize(("tables", "optimizer"), [*((1, name) for name in OPTIMIZERS), (2, "lazy-adam")])
-def test_any_pattern_of_collisions_is_bit_equal(ranks, script, optimizer, tables):
-    plain = ranks.run(train_scripted, 3, "plain", script, tables, optimizer, 12)
-    prioritized = ranks.run(train_scripted, 3, "prioritized:check=true", script, tables, optimizer, 12)
-    for ours, reference in zip(prioritized, plain, strict=True):
-        assert_same_bits(ours, reference)
-        assert len(reference["tables"]) == tables * {"sgd": 1, "rowwise-adagrad": 2, "lazy-adam": 3}[optimizer]
-
-
 @pytest.mark.parametrize("stop_at", [1, 5, 11])
 def test_a_checkpoint_and_a_resume_in_the_middle_are_bit_equal(ranks, tmp_path, stop_at):
     unbroken = ranks.run(train_scripted, 2, "plain", "returning", 2, "lazy-adam", 12)

@@ -18,7 +18,6 @@ pytestmark = on_ranks
 EXACT = 1e-5
 STRATEGIES = ("torchrec", "torchrec-pipelined")
 OPTIMIZERS = ("sgd", "rowwise-adagrad")
-SCRIPTS = ("one_row", "all_equal", "sparse_samples")
 
 
 def scripted(script, optimizer, tables=2):
@@ -97,14 +96,13 @@ def four_ranks():
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_fifty_steps_equal_plain_with_every_optimizer_on_every_pattern_of_ids(four_ranks, count):
+    """Repeated IDs, ranks without one, one row that all want, rows that come back: the script changes on the way."""
     for optimizer in OPTIMIZERS:
-        for script in SCRIPTS:
-            plain = four_ranks.run(train, count, "plain", script, optimizer, 50)
-            for strategy in STRATEGIES:
-                for ours, reference in zip(
-                    four_ranks.run(train, count, strategy, script, optimizer, 50), plain, strict=True
-                ):
-                    assert_equal(ours, reference)
+        plain = four_ranks.run(train, count, "plain", "varied", optimizer, 50)
+        for strategy in STRATEGIES:
+            ours = four_ranks.run(train, count, strategy, "varied", optimizer, 50)
+            for one, reference in zip(ours, plain, strict=True):
+                assert_equal(one, reference)
 
 
 @pytest.mark.parametrize(

@@ -90,3 +90,26 @@ def test_where_no_sample_asks_for_it_alone_the_row_and_the_rank_are_named(ranks)
     with pytest.raises(FsbenchError, match="table t has no row 5, which a sample, loaded by rank 0, asks for"):
         refuse_strays(0, [(0, stray.tolist())], tables)
     assert find_stray(samples, Batch(samples, {}, {}), tables, build).tolist() == [-1, -1, -1]
+
+
+def train_with_an_unknown_table(rank, ranks):
+    from fsbench.errors import FsbenchError
+    from fsbench.train.driver import Driver
+    from tests import scripted
+
+    class Unknown(scripted.Scripted):
+        def build_batch(self, samples, dtype):
+            batch = super().build_batch(samples, dtype)
+            batch.ids["t9"] = batch.ids["t0"]
+            return batch
+
+    with support.opened_cell(rank, ranks, Unknown("disjoint", 2, "sgd")) as trainer:
+        try:
+            Driver(trainer, 0, 2).run()
+        except FsbenchError as error:
+            return str(error)
+
+
+def test_ids_of_a_table_that_the_workload_has_not_are_refused(ranks):
+    message = "a batch has IDs of table t9, which is not among the workload's: t0, t1"
+    assert ranks.run(train_with_an_unknown_table, 2) == [message] * 2

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -132,7 +132,18 @@ class BatchPipeline:
         return ShardedBatch(batch, TargetCounts(targets, targets), ShardStats.of_one(costs.of(local), own))
 
     def _build(self, samples: Samples) -> Batch:
-        return self._workload.build_batch(samples, self._context.dtype)
+        """With IDs of every table, in the order of the tables: exchanges are collective, and whether a batch says of a
+        table that it needs no row of it, or nothing, must not decide which of them a rank takes part in.
+
+        Raises:
+            FsbenchError: the batch has IDs of a table that the workload has not.
+        """
+        batch = self._workload.build_batch(samples, self._context.dtype)
+        if unknown := batch.ids.keys() - {table.name for table in self._tables}:
+            known = ", ".join(table.name for table in self._tables) or "none"
+            raise FsbenchError(f"a batch has IDs of table {min(unknown)}, which is not among the workload's: {known}")
+        none = torch.empty(0, dtype=torch.int64)
+        return replace(batch, ids={table.name: batch.ids.get(table.name, none) for table in self._tables})
 
     def _gather_metadata(
         self, local: Samples, loaded: Batch, trained: ShardedBatch | None, seconds: float

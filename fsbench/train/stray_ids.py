@@ -27,7 +27,7 @@ def find_stray(samples: Samples, batch: Batch, tables: Sequence[TableSpec], buil
     """The first stray ID of `batch`, made from `samples`, for the metadata: int64[STRAY_FIELDS], the place of
     the table among `tables`, the ID, the index of the sample; all -1 if there is none."""
     for place, table in enumerate(tables):
-        if (ids := batch.ids.get(table.name)) is not None and len(_outside(ids, table)):
+        if len(_outside(ids := batch.ids[table.name], table)):
             return np.array(_blame(place, table, samples, ids, build), np.int64)
     return np.full(STRAY_FIELDS, _UNKNOWN, np.int64)
 
