@@ -1,12 +1,13 @@
-"""What a slow trainer costs the others: rank 1 at half speed, under each embedding exchange, without dense sync.
+"""What a slow trainer costs the others: rank 1 at half speed, under each embedding exchange and dense synchronisation.
 
-`python -m tests.bench.slow_trainer [--cluster local:ranks=2,link=400mbit] [parameter-server plain ...]` (as root, for
-the link) prints a line a strategy: how fast each rank is while rank 1 is slow, over its speed while it is not.
+`python -m tests.bench.slow_trainer [--on local:ranks=2,link=400mbit] [--embedding NAME].. [--sync NAME]..` (as root,
+for the link) prints a line a combination: how fast each rank is while rank 1 is slow, over its speed while it is not.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import os
 import subprocess
@@ -23,74 +24,92 @@ from tabulate import tabulate
 from fsbench.options import Spec
 from fsbench.results.ratios import ratio_text
 from fsbench.results.statistics import Estimate, paired
-from fsbench_strategies.sync.none import NoSync
+from fsbench.samples import Samples
+from fsbench.workload import Loader
+from fsbench_strategies.sharding.naive import Naive
 from tests import fakes, sessions
 
-STRATEGIES = ("parameter-server", "plain")
 SLOW_RANK = 1
 
 
-class SlowTrainer(NoSync):
-    """`none`, and rank 1 computes on after each step for as long as the step took.
+class SlowLoader:
+    """Another loader, on which the slow rank computes as long as its last step took before it gets a batch.
 
     A sleep would leave its core to the other rank. The work is torch's, so that its lanes' threads need not wait.
     """
 
-    def setup(self, context: Any) -> None:
-        super().setup(context)
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
         self._matrix = torch.ones(128, 128)
         self._ended = time.monotonic()
 
-    def after_step(self) -> None:
-        super().after_step()
-        if self.context.rank == SLOW_RANK:
+    def load(self, step: int, rank: int, ranks: int) -> Samples:
+        if rank == SLOW_RANK:
             until = 2 * time.monotonic() - self._ended
             while time.monotonic() < until:
                 self._matrix @ self._matrix
         self._ended = time.monotonic()
+        return self._loader.load(step, rank, ranks)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
 
 
-def measure(strategies: Sequence[str], cluster: str, steps: int, repeats: int) -> list[dict[str, Any]]:
+class SlowTrainer(Naive):
+    """`naive`, and rank 1 takes twice the time for every step."""
+
+    def reads(self, loader: Loader) -> Loader:
+        return SlowLoader(loader)
+
+
+def measure(asked: argparse.Namespace) -> list[dict[str, Any]]:
     """Records of interleaved runs."""
     with tempfile.TemporaryDirectory() as name:
         folder, out = Path(name), Path(name, "set")
-        fakes.install(folder, "slow-trainers", {"sync": {"slow-trainer": "tests.bench.slow_trainer:SlowTrainer"}})
+        slow = {"sharding": {"slow-trainer": "tests.bench.slow_trainer:SlowTrainer"}}
+        fakes.install(folder, "slow-trainers", slow)
         path = os.pathsep.join(filter(None, (name, str(Path.cwd()), os.environ.get("PYTHONPATH"))))
-        chosen = [word for strategy in strategies for word in ("--embedding", strategy)]
-        command = [sys.executable, "-m", "fsbench", "run", "--workload", "sparse", "--on", cluster, *chosen]
-        command += ["--sync", "none", "--sync", "slow-trainer", "--steps", str(steps), "--repeats", str(repeats)]
-        subprocess.run([*command, "--out", str(out)], env={**os.environ, "PYTHONPATH": path}, check=True, stdout=2)
+        command = [sys.executable, "-m", "fsbench", "run", "--workload", asked.workload, "--on", asked.on]
+        for axis in ("embedding", "sync"):
+            command += [word for strategy in getattr(asked, axis) for word in (f"--{axis}", strategy)]
+        command += ["--sharding", "naive", "--sharding", "slow-trainer", "--out", str(out)]
+        command += ["--steps", str(asked.steps), "--repeats", str(asked.repeats)]
+        subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=True, stdout=2)
         return sessions.all_records(out)
 
 
-def speeds(records: Sequence[dict[str, Any]], strategy: str, sync: str, rank: int) -> list[float]:
-    """Steps a second of one rank, by repeat."""
-    of_cell = [r for r in records if (r["cell"]["embedding"], r["cell"]["sync"]) == (strategy, sync)]
+def speeds(records: Sequence[dict[str, Any]], cell: tuple[str, ...], rank: int) -> list[float]:
+    """Steps a second of one rank, by repeat. `cell`: embedding, sync, sharding."""
+    of_cell = [r for r in records if tuple(r["cell"][axis] for axis in ("embedding", "sync", "sharding")) == cell]
     return [
         r["metrics"]["steps_measured"] * 1000 / r["per_rank"][rank]["window_ms"]
         for r in sorted(of_cell, key=lambda r: r["repeat"])
     ]
 
 
-def change(records: Sequence[dict[str, Any]], strategy: str, rank: int) -> Estimate:
+def change(records: Sequence[dict[str, Any]], embedding: str, sync: str, rank: int) -> Estimate:
     """Speed of a rank while rank 1 is slow, over its speed while it is not."""
-    slow, usual = (speeds(records, strategy, sync, rank) for sync in ("slow-trainer", "none"))
+    slow, usual = (speeds(records, (embedding, sync, sharding), rank) for sharding in ("slow-trainer", "naive"))
     return paired([math.log(one / other) for one, other in zip(slow, usual, strict=True)])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("strategies", nargs="*", default=STRATEGIES)
-    parser.add_argument("--cluster", default="local:ranks=2,link=400mbit")
+    parser.add_argument("--workload", default="sparse")
+    parser.add_argument("--on", default="local:ranks=2,link=400mbit")
+    parser.add_argument("--embedding", action="append")
+    parser.add_argument("--sync", action="append")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--repeats", type=int, default=6)
     asked = parser.parse_args()
-    strategies = [str(Spec.parse(strategy)) for strategy in asked.strategies]
-    records = measure(strategies, asked.cluster, asked.steps, asked.repeats)
-    rows = []
-    for strategy in strategies:
-        rows.append((strategy, *(ratio_text(change(records, strategy, rank)) for rank in (1 - SLOW_RANK, SLOW_RANK))))
-    print(tabulate(rows, headers=["embedding", "the other rank", "the slow rank"]))
+    asked.embedding = [str(Spec.parse(text)) for text in asked.embedding or ("parameter-server", "plain")]
+    asked.sync = [str(Spec.parse(text)) for text in asked.sync or ("none",)]
+    records = measure(asked)
+    rows = [
+        (*pair, *(ratio_text(change(records, *pair, rank)) for rank in (1 - SLOW_RANK, SLOW_RANK)))
+        for pair in itertools.product(asked.embedding, asked.sync)
+    ]
+    print(tabulate(rows, headers=["embedding", "sync", "the other rank", "the slow rank"]))
 
 
 if __name__ == "__main__":
