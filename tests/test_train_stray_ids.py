@@ -89,7 +89,8 @@ def test_where_no_sample_asks_for_it_alone_the_row_and_the_rank_are_named(ranks)
     stray = find_stray(samples, build(samples), tables, build)
     with pytest.raises(FsbenchError, match="table t has no row 5, which a sample, loaded by rank 0, asks for"):
         refuse_strays(0, [(0, stray.tolist())], tables)
-    assert find_stray(samples, Batch(samples, {}, {}), tables, build).tolist() == [-1, -1, -1]
+    none = Batch(samples, {"t": torch.empty(0, dtype=torch.int64)}, {})
+    assert find_stray(samples, none, tables, build).tolist() == [-1, -1, -1]
 
 
 def train_with_an_unknown_table(rank, ranks):
