@@ -392,6 +392,27 @@ def test_a_strategy_that_needs_servers_is_unsupported_on_a_cluster_that_starts_n
 
 
 @pytest.mark.parametrize(
+    ("workload", "embedding", "reason"),
+    [
+        ("long-cpu", "hot-first", "has no lazy-adam; set table_optimizer of the workload to sgd or rowwise-adagrad"),
+        ("sparse:dtype=float64", "hot-first", "cannot train tables of float64; set dtype of the workload to float32"),
+        ("sparse", "parameter-server:servers=64", "more than the 2 processes that may be started here"),
+    ],
+)
+def test_what_options_tell_beforehand_is_unsupported_before_anything_starts(
+    fsbench, monkeypatch, workload, embedding, reason
+):
+    from fsbench.launch import local
+    from fsbench_strategies.embedding.hot_first import HotFirst
+
+    monkeypatch.setattr(HotFirst, "optimizers", ("sgd", "rowwise-adagrad"))
+    monkeypatch.setattr(HotFirst, "dtypes", ("float32",))
+    monkeypatch.setattr(local, "most_processes", lambda: 2)
+    outcome = fsbench("run", "--workload", workload, "--embedding", embedding, "--dry-run")
+    assert reason in " ".join(outcome.out.split())
+
+
+@pytest.mark.parametrize(
     ("name", "message"),
     [
         ("unsure", "sharding strategy unsure (odd-ones 1.0) cannot say what it requires: OSError: cannot probe"),

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from tests import support
-from tests.scripted import OPTIMIZERS, assert_same_bits, train_scripted
+from tests.scripted import assert_same_bits, train_scripted
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
 

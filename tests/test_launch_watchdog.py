@@ -16,7 +16,7 @@ from fsbench.launch.activity import MOST_LANES, Activity, Operation, read_activi
 from fsbench.launch.heartbeat import SERVES, Beat, Heartbeat
 from fsbench.launch.scene import RankScene, Scene
 from fsbench.launch.system import processes_of, state_of
-from fsbench.launch.watchdog import Limits, Watchdog
+from fsbench.launch.watchdog import Cut, Limits, Watchdog
 
 NOW = 100 * 10**9
 RANKS = ["rank 0", "rank 1"]
@@ -132,6 +132,11 @@ def test_servers_are_called_by_their_names():
     assert stopped.summary().startswith("rank 1 and table-server 0 are late; ")
 
 
+def test_processes_that_do_the_same_are_told_together():
+    ranks = [rank(), rank(), rank(done=2), rank(), rank(), rank()]
+    assert scene(*ranks).summary() == "rank 0, rank 1: train 3/6; rank 2: train 2/6; rank 3 to rank 5: train 3/6"
+
+
 def test_a_rank_that_others_wait_for_is_not_late_while_it_waits_itself():
     waiting = rank(operation("x", 4, None), operation("y", 2, 9.0))
     chain = scene(rank(operation("x", 5, 20.0)), waiting, rank(operation("x", 5, 20.0), operation("y", 1, None)))
@@ -220,7 +225,7 @@ class TestWatchdog:
         dog = Watchdog(tmp_path, RANKS, Limits(run_s=100, stall_s=10), clock)
         assert dog.look() is None
         clock.now = 11
-        assert dog.look().scene.summary() == "rank 0: not started; rank 1: not started"
+        assert dog.look().scene.summary() == "rank 0, rank 1: not started"
 
     def test_a_look_after_a_long_pause_counts_what_happened_meanwhile(self, tmp_path, beats, clock):
         dog = Watchdog(tmp_path, RANKS, Limits(run_s=1000, stall_s=10), clock)
@@ -274,6 +279,27 @@ def test_a_launcher_that_does_not_stop_is_killed_at_once_when_there_is_no_more_t
     with pytest.raises(KeyboardInterrupt):
         process.run_to_end(STUBBORN, {}, tmp_path, ["rank 0"], Limits(100, 100), interrupt, hurry=lambda: True)
     assert seen == [[None]]
+
+
+class KilledLauncher:
+    """It is seen to be dead only when it is asked the second time."""
+
+    returncode = None
+
+    def poll(self):
+        before, self.returncode = self.returncode, -signal.SIGKILL
+        return before
+
+
+class Bereft:
+    """Of a rank, which its launcher took along."""
+
+    def look(self):
+        return Cut("lost", lost=[0])
+
+
+def test_the_ranks_of_a_launcher_that_was_killed_are_not_lost():
+    assert process._watch(KilledLauncher(), Bereft(), lambda beats: None) is None
 
 
 def state_of_child(folder: Path) -> str:

@@ -14,9 +14,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fsbench.axes import AXES
+from fsbench.axes import AXES, EmbeddingExchange
 from fsbench.cli.request import DEFAULT_CHOICES, SETTINGS, Asked, Request
 from fsbench.errors import FsbenchError, UserError
+from fsbench.launch.cluster import Cluster
 from fsbench.matrix import (
     DRIVEN_AXES,
     MOST_CELLS,
@@ -35,6 +36,7 @@ from fsbench.plugins import ALL, KINDS, NOUNS, FoundPlugin, create, find_plugin,
 from fsbench.probe import import_faults
 from fsbench.results.printable import one_line
 from fsbench.roles import server_processes
+from fsbench.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -110,9 +112,14 @@ class Plan:
             if reason := chosen.unmet or _unserved(chosen, made_of["clusters"]):
                 return Obstacle(f"{NOUNS[kind]} {chosen.spec} ({chosen.plugin.origin})", reason, chosen.named)
         try:
-            server_processes({axis: choice.roles for axis, choice in made_of.items() if axis in AXES})
+            servers = server_processes({axis: choice.roles for axis, choice in made_of.items() if axis in AXES})
         except FsbenchError as error:
             return Obstacle("server processes", str(error), named=True)
+        if reason := _crowded(len(servers), made_of["clusters"].instance):
+            return Obstacle("server processes", reason, named=True)
+        embedding, workload = made_of["embedding"], made_of["workloads"]
+        if reason := _untrainable(embedding.instance, workload.instance):
+            return Obstacle(f"embedding {embedding.spec} ({embedding.plugin.origin})", reason, embedding.named)
         return None
 
     def indifferent(self, cell: Cell, axis: str) -> str:
@@ -229,6 +236,29 @@ def _unserved(strategy: Choice, cluster: Choice) -> str | None:
         return None
     wanted = ", ".join(f"{count} {role}" for role, count in strategy.roles.items())
     return f"needs server processes ({wanted}), which cluster {cluster.spec} does not start"
+
+
+def _crowded(servers: int, cluster: Cluster) -> str | None:
+    """Why a cluster cannot have that many server processes beside its ranks, or None."""
+    most = cluster.most_processes
+    if not servers or most is None or servers + cluster.ranks <= most:
+        return None
+    return f"{cluster.ranks} ranks and {servers} servers are more than the {most} processes that may be started here"
+
+
+def _untrainable(embedding: EmbeddingExchange, workload: Workload) -> str | None:
+    """Why a strategy cannot hold or train the tables of a workload, as far as its options tell, or None."""
+    if (optimizer := getattr(workload.options, "table_optimizer", None)) is None:
+        return None  # whether it has tables is known when its data are
+    if workload.dtype_name not in embedding.dtypes:
+        return f"cannot train tables of {workload.dtype_name}; set dtype of the workload to {_one_of(embedding.dtypes)}"
+    if optimizer not in embedding.optimizers:
+        return f"has no {optimizer}; set table_optimizer of the workload to {_one_of(embedding.optimizers)}"
+    return None
+
+
+def _one_of(names: Sequence[str]) -> str:
+    return " or ".join(names)
 
 
 def _working(kind: str) -> list[Choice]:

@@ -20,7 +20,8 @@ def plugins() -> None:
 @click.argument("kind", required=False)
 @click.pass_context
 def check(ctx: click.Context, name: str, kind: str | None) -> None:
-    """Check every promise of strategy NAME[:OPTIONS] on 1, 2 and 3 local ranks; exit 1 if it breaks one.
+    """Check every promise of strategy NAME[:OPTIONS] on 1, 2 and 3 local ranks; exit 1 if it breaks one, or
+    cannot run here.
 
     KIND is one of sharding, embedding, collectives, sync: needed where strategies of several have that name.
     """
@@ -36,9 +37,13 @@ def check(ctx: click.Context, name: str, kind: str | None) -> None:
         if not case.probe.fault:
             _ = case.strategy  # wrong options are bad input, and no fault of the strategy
         click.echo(f"{visible(str(case.found))}:")
+        unmet = None if case.probe.fault else case.strategy.requirements()
         counts = dict.fromkeys(("PASS", "FAIL", "SKIP"), 0)
         for verdict in judge_all(case):
             counts[verdict.status] += 1
-            click.echo(visible(f"{verdict.status}  {verdict.check}: {one_line(verdict.reason or verdict.promise)}"))
+            if not (unmet and verdict.status == "SKIP"):
+                click.echo(visible(f"{verdict.status}  {verdict.check}: {one_line(verdict.reason or verdict.promise)}"))
+        if unmet:
+            click.echo(visible(f"SKIP  all others: it cannot run here: {one_line(unmet)}"))
     click.echo(f"{counts['PASS']} passed, {counts['FAIL']} failed, {counts['SKIP']} skipped")
-    ctx.exit(1 if counts["FAIL"] else 0)
+    ctx.exit(1 if counts["FAIL"] or unmet else 0)

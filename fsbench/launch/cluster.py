@@ -51,6 +51,11 @@ class Cluster(ABC):
         """The interface through which hosts reach each other, where its counters can tell what was sent."""
         return None
 
+    @property
+    def most_processes(self) -> int | None:
+        """The most ranks and servers together that a run may have here, if there is a limit."""
+        return None
+
     @abstractmethod
     def describe(self) -> str:
         """One line for people."""

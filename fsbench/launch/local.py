@@ -20,6 +20,11 @@ _SLOWEST_LINK = BitRate(10**6)
 _FASTEST_LINK = BitRate(10**12)
 
 
+def most_processes() -> int:
+    """Ranks and servers that this machine may have."""
+    return MOST_RANKS_A_CORE * (os.cpu_count() or 1)
+
+
 class Local(Cluster):
     """Ranks on this machine: gloo over loopback or an emulated link on CPU, NCCL where there is a GPU for each rank.
 
@@ -43,7 +48,7 @@ class Local(Cluster):
         def __post_init__(self) -> None:
             if self.ranks < 1:
                 raise ValueError(f"ranks={self.ranks}: at least 1")
-            if self.ranks > (most := MOST_RANKS_A_CORE * (os.cpu_count() or 1)):
+            if self.ranks > (most := most_processes()):
                 raise ValueError(f"ranks={self.ranks}: at most {most} on this machine, {MOST_RANKS_A_CORE} a core")
             if self.threads < 1:
                 raise ValueError(f"threads={self.threads}: at least 1")
@@ -64,6 +69,10 @@ class Local(Cluster):
                 raise ValueError(f"hosts={hosts}: {self.ranks} ranks are no equal parts on {hosts} hosts")
 
     options: Options
+
+    @property
+    def most_processes(self) -> int:
+        return most_processes()
 
     @property
     def ranks(self) -> int:

@@ -90,6 +90,8 @@ def _watch(launcher: subprocess.Popen[bytes], watchdog: Watchdog, on_poll: Calla
     """Until the launcher ends, or the run must be given up."""
     while launcher.poll() is None:
         cut = watchdog.look()
+        if cut and cut.kind == "lost" and (launcher.poll() or 0) < 0:
+            return None  # it was killed, and took its processes along
         if cut:
             return cut
         on_poll(watchdog.beats)

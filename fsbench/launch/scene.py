@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from fsbench.launch.activity import Operation, read_activity
@@ -73,11 +74,17 @@ class Scene:
         """One line: who is late, and what each rank is in."""
         late = self.late
         parts = [f"{self._are(late)} late"] if late else []
-        return "; ".join((*parts, *(self._line(rank) for rank in range(len(self.ranks)))))
+        alike = groupby(range(len(self.ranks)), self._doing)
+        return "; ".join((*parts, *(f"{self._from_to(list(ranks))}: {doing}" for doing, ranks in alike)))
 
-    def _line(self, rank: int) -> str:
+    def _from_to(self, numbers: Sequence[int]) -> str:
+        """`rank 0`, `rank 0, rank 1`; of three and more the first and the last."""
+        names = [self.names[number] for number in numbers]
+        return ", ".join(names) if len(names) < 3 else f"{names[0]} to {names[-1]}"
+
+    def _doing(self, rank: int) -> str:
         scene, stuck = self.ranks[rank], self.stuck(rank)
-        text = f"{self.names[rank]}: {scene.beat or 'not started'}"
+        text = str(scene.beat or "not started")
         if scene.stopped:
             text += ", stopped by a signal"
         if stuck:
@@ -97,7 +104,7 @@ class Scene:
 
     def _paragraph(self, rank: int) -> str:
         scene = self.ranks[rank]
-        lines = [f"---- {self._line(rank)}"]
+        lines = [f"---- {self.names[rank]}: {self._doing(rank)}"]
         for op in sorted(scene.operations.values(), key=lambda op: op.lane):
             state = "under way" if op.under_way else "done; begun"
             lines.append(f"lane {op.lane}: operation {op.number}, {op.name}, {state} for {self.age_s(op):.1f} s")

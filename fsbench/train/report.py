@@ -76,7 +76,7 @@ def build_report(trainer: Trainer, finished: Finished) -> dict[str, Any] | None:
     floor = account(run_trace(trainer, records, kinds, finished.floor))
     sheet = Sheet()
     summarise(sheet, trace, bubbles, _trained(trainer, finished, records))
-    sheet.enter("straggler_floor", floor.shares().get("bubble_straggler"), "no step of the noise floor was run")
+    _enter_floor(sheet, floor, apart=trainer.apart)
     _enter_embedding(sheet, trainer, finished, records)
     enter_quality(sheet, finished)
     _enter_run(sheet, finished, records, bubbles)
@@ -89,6 +89,14 @@ def build_report(trainer: Trainer, finished: Finished) -> dict[str, Any] | None:
         "observed": evidence,
         "per_rank": [_rank_row(*pair, on_gpu) for pair in zip(records, bubbles.totals_by_rank(), strict=True)],
     }
+
+
+def _enter_floor(sheet: Sheet, floor: Bubbles, *, apart: bool) -> None:
+    share, reason = floor.shares().get("bubble_straggler"), "no step of the noise floor was run"
+    if apart and share == 0:
+        # Ranks differ as ever, but nobody waits to see it.
+        share, reason = None, "no rank waited for another: what the machine does to ranks cannot be seen"
+    sheet.enter("straggler_floor", share, reason)
 
 
 def gather_records(trainer: Trainer, finished: Finished) -> tuple[list[str], list[RankRecord]]:

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 _NEEDED = {"torchrec": "torchrec", "fbgemm_gpu": "fbgemm-gpu or, on a CPU, fbgemm-gpu-cpu"}
 """Distributions by module."""
-_INSTALL = "pip install 'fsbench[torchrec]' && pip install --no-deps torchrec==1.8.0 (on a GPU: 'fsbench[cuda]')"
+_INSTALL = (
+    "make install-torchrec, or from the checkout: pip install '.[torchrec]' && pip install --no-deps torchrec==1.8.0 "
+    "(on a GPU: pip install '.[cuda]')"
+)
 
 
 class TorchRec(EmbeddingExchange):
