@@ -117,7 +117,7 @@ def test_a_strategy_that_cannot_run_here_is_skipped_with_its_reason(fsbench):
     outcome = fsbench("plugins", "check", "quantum")
     *checks, rest, _ = outcome.out.splitlines()[1:]
     assert rest == "SKIP  all others: it cannot run here: needs a quantum computer, found none"
-    assert [line.split("  ")[0] for line in checks] == ["PASS", "PASS"]
+    assert {line.partition("  ")[0] for line in checks} == {"PASS"}
     assert outcome.exit_code == 1
 
 
