@@ -27,14 +27,14 @@ def save_trained(rank, ranks, folder):
 
 def counts_of_checkpoint(rank, ranks, folder):
     from fsbench.train import checkpoint
-    from fsbench.train.evaluation import rank_users
+    from fsbench.train.evaluation import evaluate
     from fsbench.train.trainer import close_trainer
 
     trainer = support.open_cell(rank, ranks)
     checkpoint.load(trainer, folder / "state.pt")
-    counts = rank_users(trainer, trainer.workload.ranking())
+    counts = evaluate(trainer, trainer.workload.evaluation())
     close_trainer(trainer)
-    return counts.filtered, counts.unfiltered
+    return counts[:, :2], counts[:, 2:]
 
 
 def counts_by_brute_force(rank, ranks, folder):
@@ -46,7 +46,7 @@ def counts_by_brute_force(rank, ranks, folder):
 
     trainer = support.open_cell(rank, ranks)
     checkpoint.load(trainer, folder / "state.pt")
-    ranking = trainer.workload.ranking()
+    ranking = trainer.workload.evaluation()
     table = trainer.strategies.embedding.state_dict()["items"]["weight"]
     filtered, unfiltered = [], []
     for user in range(len(ranking.users)):
@@ -90,6 +90,55 @@ def test_counts_equal_brute_force_over_every_user_and_item(ranks, tmp_path):
         assert (ours == reference).mean() > 0.99
 
 
+CTR = "ctr:batch=4,dim=4,hidden=6,rows=50,eval_samples=150,dtype=float64"
+
+
+def ne_of_a_model(rank, ranks, workload):
+    """The model as it was born, without training."""
+    from fsbench.metrics.sheet import Sheet
+    from fsbench.train.evaluation import evaluate
+    from fsbench.train.trainer import close_trainer
+
+    trainer = support.open_cell(rank, ranks, workload)
+    evaluation, sheet = trainer.workload.evaluation(), Sheet()
+    rows = evaluate(trainer, evaluation)
+    evaluation.enter(sheet, rows)
+    close_trainer(trainer)
+    return rows.tobytes(), sheet.metrics, sheet.missing
+
+
+@pytest.mark.distributed
+def test_clicks_are_predicted_to_the_same_bits_on_one_two_and_three_ranks(ranks):
+    found = [ranks.run(ne_of_a_model, count, CTR)[0] for count in (1, 2, 3)]
+    assert found[0] == found[1] == found[2]
+    assert found[0][1]["ne"] > 1
+    assert 0 < found[0][1]["auc"] < 1
+
+
+@pytest.mark.distributed
+def test_held_out_clicks_that_are_all_alike_are_missing_figures_with_the_reason(ranks):
+    _, metrics, missing = ranks.run(ne_of_a_model, 2, support.with_options(CTR, eval_samples=1))[0]
+    assert metrics == {"ne": None, "auc": None}
+    assert all("of 1 held-out samples are clicks" in reason for reason in missing.values())
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_prediction_that_is_no_number_is_an_error_that_names_the_sample(bad):
+    import torch
+
+    from fsbench.errors import FsbenchError
+    from fsbench.train.clicks import ClickThrough
+    from fsbench.workload import Batch
+
+    class Model:
+        def logits(self, batch, rows):
+            return torch.tensor([0.0, bad])
+
+    evaluation = ClickThrough(lambda places: None, np.array([True, False]), "none")
+    with pytest.raises(FsbenchError, match="held-out sample 8: its logit is NaN or infinite"):
+        evaluation.look(Model(), Batch(None, {}, {}), {}, np.array([7, 8]))
+
+
 def jagged(rows):
     return Jagged(np.array([i for row in rows for i in row], np.int64), np.array([len(r) for r in rows], np.int64))
 
@@ -97,7 +146,7 @@ def jagged(rows):
 def count(scores, targets, seen):
     import torch
 
-    from fsbench.train.evaluation import count_ranks
+    from fsbench.train.ranking import count_ranks
 
     users = np.arange(len(targets))
     return count_ranks(torch.tensor(scores), np.array(targets), jagged(seen), users).tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ _NO_SYNC = "fewer than two syncs in the measured steps"
 
 
 def enter_syncs(sheet: Sheet, steps: Sequence[Int64], seconds: float) -> None:
-    """Enters the gap between syncs and their rate.
+    """Enters the gaps between syncs and their rate.
 
     Args:
         steps: by rank, int64[syncs]: own steps before each sync of the measured time, in order.
@@ -22,5 +23,6 @@ def enter_syncs(sheet: Sheet, steps: Sequence[Int64], seconds: float) -> None:
     """
     gaps = np.concatenate([np.diff(of_rank) for of_rank in steps]) if steps else np.zeros(0, np.int64)
     rounds = min((len(of_rank) for of_rank in steps), default=0)
-    sheet.enter("sync_gap_p50", float(np.median(gaps)) if len(gaps) else None, _NO_SYNC)
+    for name, of in (("mean", np.mean), ("p50", np.median), ("p95", partial(np.percentile, q=95))):
+        sheet.enter(f"sync_gap_{name}", float(of(gaps)) if len(gaps) else None, _NO_SYNC)
     sheet.enter("syncs_per_min", 60 * rounds / seconds if rounds and seconds else None, "no sync in the measured steps")
