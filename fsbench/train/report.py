@@ -19,7 +19,7 @@ from fsbench.metrics.collisions import enter_collisions
 from fsbench.metrics.lookups import enter_lookups
 from fsbench.metrics.sheet import Sheet
 from fsbench.metrics.summary import Trained, summarise
-from fsbench.metrics.syncs import enter_syncs
+from fsbench.metrics.syncs import SyncTrace, enter_syncs
 from fsbench.metrics.trace import LaneOps, LaneTrace, RankTrace, RunTrace
 from fsbench.train.observed import observed
 from fsbench.train.quality import enter_quality
@@ -188,13 +188,15 @@ def _enter_embedding(sheet: Sheet, trainer: Trainer, finished: Finished, records
 
 def _enter_syncs(sheet: Sheet, finished: Finished, records: list[RankRecord]) -> None:
     """Of the syncs between the first measured window's begin and the last one's end, on each rank's own clock."""
-    steps, seconds = [], 0.0
+    traces = []
     for record in records:
         windows = record.trace.steps(finished.measured)
         begin, end = (int(windows.step_begin[0]), int(windows.step_end[-1])) if len(windows.windows) else (0, 0)
-        seconds = max(seconds, (end - begin) * 1e-9)
-        steps.append(np.array([sync.step for sync in record.syncs if begin <= sync.at_ns < end], np.int64))
-    enter_syncs(sheet, steps, seconds)
+        syncs = [sync for sync in record.syncs if begin <= sync.at_ns < end]
+        steps = np.array([sync.step for sync in syncs], np.int64)
+        lags = np.array([sync.lag for sync in syncs if sync.lag is not None], np.int64)
+        traces.append(SyncTrace(steps, lags, (end - begin) * 1e-9))
+    enter_syncs(sheet, traces)
     told = [record.shadow_cpu_s for record in records if record.shadow_cpu_s is not None]
     sheet.enter("shadow_cpu_s", sum(told) if told else None, "the sync strategy tells no CPU time of its own")
     sheet.enter("replica_spread", finished.replica_spread, "the replicas' mean is 0")
