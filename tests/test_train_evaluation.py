@@ -92,9 +92,6 @@ def test_counts_equal_brute_force_over_every_user_and_item(ranks, tmp_path):
         assert (ours == reference).mean() > 0.99
 
 
-CTR = "ctr:batch=4,dim=4,hidden=6,rows=50,eval_samples=150,dtype=float64"
-
-
 def ne_of_a_model(rank, ranks, workload, data_dir=None):
     """The model as it was born, without training."""
     from fsbench.metrics.sheet import Sheet
@@ -111,7 +108,7 @@ def ne_of_a_model(rank, ranks, workload, data_dir=None):
 
 @pytest.mark.distributed
 def test_clicks_are_predicted_to_the_same_bits_on_one_two_and_three_ranks(ranks):
-    found = [ranks.run(ne_of_a_model, count, CTR)[0] for count in (1, 2, 3)]
+    found = [ranks.run(ne_of_a_model, count, support.TINY_CTR)[0] for count in (1, 2, 3)]
     assert found[0] == found[1] == found[2]
     assert found[0][1]["ne"] > 1
     assert 0 < found[0][1]["auc"] < 1
@@ -122,7 +119,7 @@ def test_clicks_are_predicted_to_the_same_bits_on_one_two_and_three_ranks(ranks)
 def test_held_out_samples_without_a_click_are_missing_figures_with_the_reason(ranks, tmp_path, ratings, reason):
     """Ratings of 3 are no clicks, and of fewer than ten none is held out."""
     support.write_ratings(tmp_path, [(1, 1 + number % 5, number) for number in range(ratings)])
-    workload = support.with_options(CTR, source="ml-100k")
+    workload = support.with_options(support.TINY_CTR, source="ml-100k")
     _, metrics, missing = ranks.run(ne_of_a_model, 2, workload, tmp_path)[0]
     assert metrics == {"ne": None, "auc": None}
     assert all(told.startswith(reason) for told in missing.values())
