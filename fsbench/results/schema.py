@@ -39,7 +39,7 @@ METRICS: dict[str, Metric] = {
     "step_ms_p50": Metric("ms", "median step; a step takes as long as its slowest rank"),
     "step_ms_p95": Metric("ms", "95th percentile of the steps"),
     "samples_per_s": Metric("1/s", "real samples trained, all ranks"),
-    "examples_per_s": Metric("1/s", "the sum of each rank's own rate, its samples over its own time (EPS)"),
+    "examples_per_s": Metric("1/s", "EPS: the sum of each rank's own rate, its samples over its own time"),
     "elp": Metric("1", "example-level parallelism: batch of a worker x workers of a trainer x trainers"),
     "tokens_per_s": Metric("1/s", "real tokens trained, all ranks"),
     "tflops": Metric("TFLOP/s", "the model's floating-point operations, from real lengths, all ranks"),
