@@ -16,10 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fsbench.axes import TableSpec
-from fsbench.samples import Jagged, Samples
+from fsbench.samples import Samples
 
 if TYPE_CHECKING:
     import torch
+
+    from fsbench.metrics.sheet import Sheet
 
 
 @dataclass
@@ -35,23 +37,53 @@ class Batch:
     features: dict[str, torch.Tensor]
 
 
-@dataclass(frozen=True)
-class Ranking:
-    """Next-item evaluation over the full catalogue, every user once.
+class Evaluation(ABC):
+    """How good a model is on samples that were held out of training.
 
-    `users`: the histories to encode, one a user, in a fixed order (`users.index` identifies the user in messages).
-    `targets`: int64[users], the item that came next. `seen`: items of each user left out of the ranking when seen
-    items are removed (the target itself never is). `table`: the name of the table whose rows are the catalogue.
-    `baseline_scores`: float64[catalogue], one score an item for everyone: the popularity baseline.
-    `protocol`: one line that says all this, printed with the figures.
+    Each is looked at once, by one rank: what is found about it is a row of numbers, and rows add up over ranks, so that
+    a checkpoint has the same figures, to the bit, on any number of ranks. Built-in: `fsbench.train.ranking` (next
+    items) and `fsbench.train.clicks` (click-through).
     """
 
-    users: Samples
-    targets: NDArray[np.int64]
-    seen: Jagged
-    table: str
-    baseline_scores: NDArray[np.float64]
+    metrics: ClassVar[tuple[str, ...]]
+    """What `enter` enters."""
+    finds: ClassVar[tuple[str, int]]
+    """The numpy dtype of a row and how many numbers it has."""
     protocol: str
+    """One line that says how the figures were made, printed with them."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many samples were held out."""
+
+    @abstractmethod
+    def samples(self, places: NDArray[np.int64]) -> Samples:
+        """Those at some places, 0 to `len(self) - 1`, in that order."""
+
+    @abstractmethod
+    def look(
+        self, model: torch.nn.Module, batch: Batch, tables: Mapping[str, torch.Tensor], places: NDArray[np.int64]
+    ) -> torch.Tensor:
+        """A row for each sample: [n, numbers]. Without gradients.
+
+        Args:
+            batch: of `samples(places)`, on the device.
+            tables: whole, [rows, dim] by name, on the device.
+
+        Raises:
+            FsbenchError: what the model says is not finite; of which sample.
+        """
+
+    @abstractmethod
+    def enter(self, sheet: Sheet, rows: NDArray) -> None:
+        """Enters `metrics`, from the rows of all samples, [len(self), numbers]."""
+
+    def enter_baseline(self, sheet: Sheet) -> None:
+        """Enters what does not depend on the model."""
+
+    def counts(self) -> Mapping[str, int]:
+        """How many samples the figures are about, and of which kinds; for the record."""
+        return {"samples": len(self)}
 
 
 class Loader(Protocol):
@@ -87,8 +119,7 @@ class Workload(ABC):
         """Of the model and of the tables: the option `dtype`, if there is one."""
         return str(getattr(self.options, "dtype", "float32"))
 
-    @classmethod
-    def fetch(cls, data_dir: Path | None) -> str:
+    def fetch(self, data_dir: Path | None) -> str:
         """Gets the data, unless it is there. Returns what to tell the user: where it lies, and its terms at first.
 
         Raises:
@@ -113,6 +144,10 @@ class Workload(ABC):
     @abstractmethod
     def samples_available(self) -> int | None:
         """Distinct training samples, or None for a stream without end. A global batch may not be larger."""
+
+    def steps_available(self, ranks: int) -> int | None:
+        """The most steps that can be trained, or None for a stream that has no end or begins again."""
+        return None
 
     @abstractmethod
     def load(self, step: int, rank: int, ranks: int) -> Samples:
@@ -152,16 +187,15 @@ class Workload(ABC):
     def build_model(self, dtype: torch.dtype) -> torch.nn.Module:
         """The dense model: `model(batch, rows)` returns the *sum* of its losses over the batch's targets.
 
-        `rows`: by table, [m, dim], for `batch.ids`. For a ranking workload, `model.encode(batch, rows)` returns
-        [n, dim]: what is multiplied with the catalogue to score the next item of each sample.
+        `rows`: by table, [m, dim], for `batch.ids`. What else it must have, its `evaluation` says.
         """
 
     @abstractmethod
     def dense_optimizer(self, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
         """The optimizer of the dense parameters."""
 
-    def ranking(self) -> Ranking | None:
-        """How quality is measured, or None."""
+    def evaluation(self) -> Evaluation | None:
+        """How quality is measured, or None. Called where torch is."""
         return None
 
     @abstractmethod

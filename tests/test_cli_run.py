@@ -168,6 +168,20 @@ def test_more_ranks_than_samples_is_refused_with_both_numbers(fsbench, session, 
     assert not (tmp_path / "out").exists()
 
 
+def test_more_steps_than_one_pass_has_are_refused_with_how_many_there_are(fsbench, session, tmp_path: Path):
+    (tmp_path / "u.data").write_text("".join(f"{event}\t1\t4\t{event}\n" for event in range(1, 101)))
+    fake, asked = session(), ("run", "--workload", "ctr:source=ml-100k,batch=4", "--data-dir", str(tmp_path))
+    outcome = fsbench(*asked, "--out", str(tmp_path / "out"))
+    assert outcome.exit_code == 2
+    assert outcome.err == (
+        "fsbench: error: ctr:batch=4,source=ml-100k is trained in one pass, and has 90 samples: 11 steps of 4 on each"
+        " of 2 ranks on local:ranks=2, not 700; set --steps 11 or fewer\n"
+    )
+    assert fake.ran == []
+    assert fsbench(*asked, "--out", str(tmp_path / "out"), "--steps", "11").exit_code == 0
+    assert fake.ran[0].steps == 11
+
+
 def test_training_without_torch_tells_how_to_get_it(fsbench, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     outcome = fsbench("run", "--workload", "toy")

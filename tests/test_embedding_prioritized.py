@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
 def train(rank, ranks, embedding, *, steps=50, evaluate_at=None, sharding="cost-aware", all_on=None, **options):
     """Everything that training leaves behind, after `steps` steps."""
     from fsbench.train.driver import Driver
-    from fsbench.train.evaluation import rank_users
+    from fsbench.train.evaluation import evaluate
     from fsbench.train.session import global_losses
     from fsbench.train.trainer import close_trainer
 
@@ -25,11 +25,11 @@ def train(rank, ranks, embedding, *, steps=50, evaluate_at=None, sharding="cost-
     driver = Driver(trainer, 0, steps)
     counts = []
 
-    def evaluate(step):
+    def count_ranks(step):
         if step == evaluate_at:
-            counts.append(rank_users(trainer, trainer.workload.ranking()).filtered)
+            counts.append(evaluate(trainer, trainer.workload.evaluation())[:, :2])
 
-    driver.run(evaluate)
+    driver.run(count_ranks)
     tables = trainer.strategies.embedding.state_dict()["items"]
     left = {
         "losses": global_losses(driver),

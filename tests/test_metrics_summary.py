@@ -69,6 +69,7 @@ def test_the_metrics_of_a_known_run():
         "step_ms_p50": 10.0,
         "step_ms_p95": 10.0,
         "samples_per_s": 1000.0,
+        "examples_per_s": 1000.0,
         "tokens_per_s": 20_000.0,
         "tflops": pytest.approx(0.2),
         "bubble": 0.4,
@@ -105,6 +106,18 @@ def test_without_a_shared_clock_offsets_between_ranks_do_not_stretch_the_run():
     ops[1] = an_hour_later(ops[1], "starts", "ends")
     apart = replace(trace, ranks=ranks, lanes={"exchange": LaneTrace("embedding", ops)}, shared_clock=False)
     assert summary_of(apart, account(apart), trained()) == summary_of(trace, account(trace), trained())
+
+
+def test_ranks_that_do_not_wait_for_each_other_are_each_charged_for_their_own_time():
+    """Rank 1 takes twice as long for as many samples: 500 and 250 a second."""
+    trace = two_ranks()
+    fast, slow = trace.ranks
+    twice = {name: getattr(slow, name) * 2 for name in ("step_begin", "step_end", "starts", "ends", "cpu_ns")}
+    lanes = {"exchange": LaneTrace("embedding", trace.lanes["exchange"].ops, collective=False)}
+    apart = replace(trace, ranks=[fast, replace(slow, **twice)], lanes=lanes)
+    metrics = summary_of(apart, account(apart), trained())[0]
+    assert metrics["examples_per_s"] == 500 + 250
+    assert metrics["samples_per_s"] == 20 / 0.04
 
 
 def test_nothing_measured_is_none_with_a_reason_for_every_metric():

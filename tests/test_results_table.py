@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
+import re
 from dataclasses import asdict
 
 import pytest
@@ -100,6 +102,44 @@ def test_the_table_shows_speed_and_quality_then_the_bubble_then_what_to_know_abo
 
 def test_the_same_table_in_markdown():
     assert lines(render([record(kind="gpu", collision_rate=0.684)], "markdown")) == MARKDOWN.splitlines()
+
+
+def headings(text: str) -> list[str]:
+    """The headings of the first table, the lines of each joined."""
+    first, second = text.splitlines()[2:4]
+    starts = [match.start() for match in re.finditer(r"-+", text.splitlines()[4])]
+    bounds = list(itertools.pairwise([*starts, len(text)]))
+    return [" ".join((first[a:b].strip() + " " + second[a:b].strip()).split()) for a, b in bounds]
+
+
+CLICKS = {"ne": 0.87654, "auc": 0.71, "examples_per_s": 1234.0, **dict.fromkeys(NO_RANKING), "missing": NO_RANKING}
+
+
+def test_click_through_quality_takes_the_place_of_ranking_where_no_run_has_that():
+    of_clicks = render([record(run_spec(workload="ctr"), **CLICKS)])
+    assert headings(of_clicks)[-3:] == ["compute inflation", "NE", "AUC"]
+    assert of_clicks.splitlines()[5].split()[-2:] == ["0.8765", "0.7100"]
+    both = headings(render([record(run_spec(workload="ctr"), **CLICKS), record()]))
+    assert both[-6:] == ["NDCG@10 ± s.e.", "HR@10", "NDCG@10 seen kept", "NDCG@10 of popularity", "NE", "AUC"]
+
+
+def test_how_often_replicas_meet_stands_beside_the_bubble_where_a_run_has_it():
+    reason = "no sync of replicas in the measured steps"
+    syncs = {"sync_gap_p50": 5.0, "syncs_per_min": 321.4}
+    never = record(missing=dict.fromkeys(syncs, reason))
+    both = render([never, record(run_spec(sync="shadow-ma"), **syncs)], "markdown")
+    assert columns(both, 1)["sync gap steps"] == ["– [1]", "5.00"]  # noqa: RUF001
+    assert columns(both, 1)["syncs /min"] == ["– [1]", "321"]  # noqa: RUF001
+    assert f"[1] {reason}" in both
+    assert "sync gap steps" not in columns(render([never], "markdown"), 1)
+
+
+def test_eps_stands_beside_samples_a_second_where_a_run_has_it():
+    text = render([record(examples_per_s=1234.0), record(run_spec(sync="none"))])
+    shown = headings(text)
+    assert shown[shown.index("samples/s") + 1] == "EPS"
+    assert METRICS["examples_per_s"].meaning in text.splitlines()
+    assert "EPS" not in headings(render([record()]))
 
 
 def test_rows_stand_in_the_order_in_which_the_cells_were_named():

@@ -46,7 +46,7 @@ def train(rank, ranks, cell, folder):
     report = build_report(trainer, finished)
     numbers = {
         "losses": finished.losses,
-        "rankings": {name: counts.filtered for name, counts in finished.evaluated.items()},
+        "rankings": finished.evaluated,
         "tables": trainer.strategies.embedding.state_dict(),
         "dense": trainer.model.state_dict(),
         "optimizer": trainer.optimizer.state_dict()["state"],

@@ -138,7 +138,7 @@ def floor_after_training(rank, ranks):
     driver = Driver(trainer, 0, 6)
     driver.run()
     before = driver.weigher.evidence()
-    same = SameForAll(trainer.workload)
+    same = SameForAll(trainer.workload, 6)
     floor = Driver(trainer, 6, 12, workload=same, sharding=Stay())
     floor.run()
     close_trainer(trainer)

@@ -30,7 +30,7 @@ def test_lengths_are_long_and_uneven(workload):
 
 
 def test_held_out_histories_are_not_those_trained_on(workload):
-    ranking = workload.ranking()
+    ranking = workload.evaluation()
     trained = workload.histories(np.arange(1000)).lengths
     assert (ranking.seen.lengths + 1 != trained).mean() > 0.9
 
@@ -123,7 +123,7 @@ def test_what_follows_a_category_predicts_the_next_item_far_better_than_populari
     pairs = np.ravel_multi_index((category[:-1], trained.values[1:]), shape)
     follows = np.bincount(pairs, minlength=shape[0] * shape[1]).reshape(shape)
 
-    ranking = workload.ranking()
+    ranking = workload.evaluation()
     last = ranking.seen.values[ranking.seen.offsets[1:] - 1]
     popularity = ndcg_at_10(ranking, lambda user: ranking.baseline_scores)
     bigram = ndcg_at_10(ranking, lambda user: follows[workload.chain.category[last[user]]])

@@ -61,15 +61,15 @@ def test_the_split_does_not_follow_the_runs_seed(tmp_path):
 
 
 def test_targets_are_last_events_and_popularity_counts_training_events(workload):
-    ranking = workload().ranking()
+    ranking = workload().evaluation()
     assert ranking.targets.tolist() == [8] * USERS
     assert ranking.baseline_scores.tolist() == [1] * USERS + [0, 0]
     assert ranking.seen.values.tolist() == [number for user in range(USERS) for number in (user, 7)]
 
 
 def test_the_protocol_names_the_tie_rule(workload):
-    assert "ties in time by a seeded hash" in workload().ranking().protocol
-    assert "ties in time by the order of the file" in workload(tie_break="file").ranking().protocol
+    assert "ties in time by a seeded hash" in workload().evaluation().protocol
+    assert "ties in time by the order of the file" in workload(tie_break="file").evaluation().protocol
 
 
 def test_users_too_short_to_evaluate_are_counted(tmp_path):
@@ -78,7 +78,7 @@ def test_users_too_short_to_evaluate_are_counted(tmp_path):
     made.prepare(tmp_path, 0)
     assert made.samples_available == 1
     assert made.fingerprint()["users_train_only"] == 1
-    assert len(made.ranking().users) == 0
+    assert len(made.evaluation().users) == 0
 
 
 def test_without_data_the_user_is_told_what_to_do(tmp_path):
@@ -108,7 +108,7 @@ def test_the_real_file_has_its_known_sizes_and_ties(real):
 
 
 def test_popularity_on_the_real_file_ranks_as_well_as_it_is_known_to(real):
-    ranking = real.ranking()
+    ranking = real.evaluation()
     gains = []
     for user, target in enumerate(ranking.targets):
         scores = ranking.baseline_scores.copy()

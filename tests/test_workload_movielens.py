@@ -46,6 +46,7 @@ def rows(ratings: movielens.Ratings) -> list[tuple[int, int, int]]:
 def test_both_formats_are_read_and_hashed_as_they_lie(tmp_path, body):
     ratings = movielens.read(write(tmp_path, body))
     assert rows(ratings) == [(196, 242, 881250949), (1, 2, 3)]
+    assert ratings.rating.tolist() == [3.5 if b"3.5" in body else 3.0, -1.0 if b"-1e0" in body else 5.0]
     assert ratings.user.dtype == ratings.item.dtype == ratings.timestamp.dtype == np.int64
     assert ratings.sha256 == hashlib.sha256(body).hexdigest()
 

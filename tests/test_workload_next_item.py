@@ -129,7 +129,7 @@ def test_costs_grow_with_length_from_nothing(make):
 
 def test_the_ranking_covers_the_catalogue_and_its_histories_end_before_the_target(make):
     workload = make()
-    ranking = workload.ranking()
+    ranking = workload.evaluation()
     users = len(ranking.users)
     assert users == len(ranking.targets) == len(ranking.seen.lengths) > 0
     assert ranking.table == workload.tables()[0].name

@@ -172,7 +172,7 @@ def test_the_sizing_is_that_of_the_batches():
 def test_there_is_no_ranking_and_the_table_is_that_of_the_options():
     workload = make()
     (table,) = workload.tables()
-    assert workload.ranking() is None
+    assert workload.evaluation() is None
     assert (table.rows, table.dim, table.optimizer) == (60_000, 64, "rowwise-adagrad")
 
 

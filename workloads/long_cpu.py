@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fsbench.samples import Int64, Jagged
-from fsbench.workload import Ranking
 from fsbench_workloads import keyed
 from fsbench_workloads.lengths import GammaLengths
 from fsbench_workloads.markov import ItemChain
 from fsbench_workloads.next_item import ITEMS, NextItem
 from fsbench_workloads.splits import heads, sha256_of, tails
+
+if TYPE_CHECKING:
+    from fsbench.train.ranking import Ranking
 
 # The shape of the listening histories in Yambda (music), at a tenth of their length.
 LENGTH_SHAPE, LENGTH_SCALE = 0.78, 610.0
@@ -70,7 +72,9 @@ class LongCpu(NextItem):
     def histories(self, index: Int64) -> Jagged:
         return self._draw("train", index)
 
-    def ranking(self) -> Ranking:
+    def evaluation(self) -> Ranking:
+        from fsbench.train.ranking import Ranking
+
         known, targets = self._held_out()
         return Ranking(
             users=self.samples(np.arange(self.options.eval_users), known),

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from fsbench.samples import Int64, Jagged
-from fsbench.workload import Ranking
 from fsbench_workloads import keyed, movielens
 from fsbench_workloads.next_item import ITEMS, NextItem
 from fsbench_workloads.splits import LeaveOneOut, TieBreak, leave_one_out
+
+if TYPE_CHECKING:
+    from fsbench.train.ranking import Ranking
 
 _TIE_BREAKS = {"hash": "a seeded hash", "file": "the order of the file"}
 
@@ -38,10 +40,8 @@ class MovieLens100K(NextItem):
 
     options: Options
 
-    @classmethod
-    def fetch(cls, data_dir: Path | None) -> str:
-        fetched = movielens.fetch(data_dir)
-        return f"{fetched.path}\n\n{fetched.terms}" if fetched.terms else str(fetched.path)
+    def fetch(self, data_dir: Path | None) -> str:
+        return str(movielens.fetch(data_dir))
 
     def prepare(self, data_dir: Path | None, seed: int) -> None:
         ratings = movielens.read(movielens.locate(data_dir))
@@ -73,7 +73,9 @@ class MovieLens100K(NextItem):
         orders = np.stack([self._epoch_order(int(epoch)) for epoch in epochs])
         return self._split.train.take(orders[nth, index % self.samples_available])
 
-    def ranking(self) -> Ranking:
+    def evaluation(self) -> Ranking:
+        from fsbench.train.ranking import Ranking
+
         split = self._split
         seen = split.before_test()
         return Ranking(

@@ -1,4 +1,4 @@
-"""A multilayer perceptron for regression."""
+"""Multilayer perceptrons."""
 
 from __future__ import annotations
 
@@ -11,15 +11,20 @@ from torch import nn
 from fsbench.workload import Batch
 
 
+def perceptron(widths: Sequence[int], dtype: torch.dtype) -> nn.Sequential:
+    """Linear layers of the given widths with ReLU between them."""
+    layers: list[nn.Module] = []
+    for below, above in itertools.pairwise(widths):
+        layers += [nn.Linear(below, above, dtype=dtype), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
 class RegressionMLP(nn.Module):
-    """Linear layers of the given widths with ReLU between them; the loss is the sum of squared errors."""
+    """A perceptron of the given widths; the loss is the sum of squared errors."""
 
     def __init__(self, widths: Sequence[int], dtype: torch.dtype) -> None:
         super().__init__()
-        layers: list[nn.Module] = []
-        for below, above in itertools.pairwise(widths):
-            layers += [nn.Linear(below, above, dtype=dtype), nn.ReLU()]
-        self.layers = nn.Sequential(*layers[:-1])
+        self.layers = perceptron(widths, dtype)
 
     def forward(self, batch: Batch, rows: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """`rows` is empty. Features `inputs` [n, widths[0]] and `targets` [n]; returns a scalar."""

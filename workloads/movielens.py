@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fsbench.errors import DataError, UserError
+from fsbench_workloads.quoting import quoted
 
 TERMS = """\
 MovieLens-100K is made by GroupLens, University of Minnesota. Its terms, in short: it may be used for
@@ -42,22 +43,26 @@ _HEADER = b"user_id:token\titem_id:token\trating:float\ttimestamp:float"
 _LARGEST = 2**63 - 1
 _MOST_BYTES = 2**24
 """Of the ratings file in a package; it has two million. A package may claim anything."""
-_SHOWN = 60
 _RATING = rb"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
-_ROW = re.compile(rb"([+-]?\d+)\t([+-]?\d+)\t%b\t([+-]?\d+)(?:\.0*)?\r?" % _RATING)
+_ROW = re.compile(rb"([+-]?\d+)\t([+-]?\d+)\t(%b)\t([+-]?\d+)(?:\.0*)?\r?" % _RATING)
 # Lines without a sign, an exponent or a number of 16 digits: what float64 holds exactly.
 _PLAIN_ROWS = re.compile(rb"(?:[1-9]\d{0,14}\t[1-9]\d{0,14}\t\d+(?:\.\d*)?\t\d{1,15}(?:\.0*)?(?:\r?\n|\r?\Z))*+")
 
 
+_EVENT = np.dtype([("user", np.int64), ("item", np.int64), ("rating", np.float64), ("timestamp", np.int64)])
+
+
 @dataclass(frozen=True)
 class Ratings:
-    """Events in file order: `user`, `item`, `timestamp` (seconds), int64[n] each, IDs as in the file.
+    """Events in file order: `user`, `item`, `timestamp` (seconds), int64[n] each, and `rating`, float64[n], as in the
+    file.
 
     `sha256`: of the whole file.
     """
 
     user: NDArray[np.int64]
     item: NDArray[np.int64]
+    rating: NDArray[np.float64]
     timestamp: NDArray[np.int64]
     sha256: str
 
@@ -68,6 +73,9 @@ class Fetched:
 
     path: Path
     terms: str | None
+
+    def __str__(self) -> str:
+        return f"{self.path}\n\n{self.terms}" if self.terms else str(self.path)
 
 
 def default_data_dir() -> Path:
@@ -131,18 +139,19 @@ def read(path: Path) -> Ratings:
         body = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from None
-    user, item, timestamp = parse(body, path).T
-    return Ratings(user, item, timestamp, hashlib.sha256(body).hexdigest())
+    events = parse(body, path)
+    columns = {name: np.ascontiguousarray(events[name]) for name in _EVENT.names or ()}
+    return Ratings(**columns, sha256=hashlib.sha256(body).hexdigest())
 
 
-def parse(body: bytes, path: Path) -> NDArray[np.int64]:
-    """The user, item and timestamp of each line, int64[n, 3]. `path` is for messages."""
+def parse(body: bytes, path: Path) -> NDArray[np.void]:
+    """The event of each line, [n] of `_EVENT`. `path` is for messages."""
     body = body.removeprefix(codecs.BOM_UTF8)
     first, _, rest = body.partition(b"\n")
     has_header = first.startswith(b"user_id")
     if has_header:
         if first.rstrip(b"\r") != _HEADER:
-            raise DataError(f"{path}:1: expected the header {_HEADER.decode()!r}, found {_quoted(first)}")
+            raise DataError(f"{path}:1: expected the header {_HEADER.decode()!r}, found {quoted(first)}")
         body = rest
     body = body.rstrip(b"\r\n")
     if not body:
@@ -151,16 +160,19 @@ def parse(body: bytes, path: Path) -> NDArray[np.int64]:
     return parse_lines(body.split(b"\n"), path, 1 + has_header) if rows is None else rows
 
 
-def parse_plain(body: bytes) -> NDArray[np.int64] | None:
+def parse_plain(body: bytes) -> NDArray[np.void] | None:
     """What `parse_lines` returns, faster, for a body in which nothing is unusual; None for any other."""
     if not _PLAIN_ROWS.fullmatch(body):
         return None
     columns = np.fromstring(body.decode("ascii"), dtype=np.float64, sep=" ").reshape(-1, 4)
-    return np.ascontiguousarray(columns[:, [0, 1, 3]].astype(np.int64))
+    events = np.empty(len(columns), _EVENT)
+    for name, column in zip(_EVENT.names or (), columns.T, strict=True):
+        events[name] = column
+    return events
 
 
-def parse_lines(lines: Sequence[bytes], path: Path, first_number: int) -> NDArray[np.int64]:
-    """Reads line by line: int64[n, 3]. `path` and `first_number` say in messages where a line is.
+def parse_lines(lines: Sequence[bytes], path: Path, first_number: int) -> NDArray[np.void]:
+    """Reads line by line: [n] of `_EVENT`. `path` and `first_number` say in messages where a line is.
 
     Raises:
         DataError: `path:line:` and what is wrong with the line.
@@ -171,25 +183,20 @@ def parse_lines(lines: Sequence[bytes], path: Path, first_number: int) -> NDArra
             rows.append(_parse_row(line))
         except ValueError as error:
             raise DataError(f"{path}:{number}: {error}") from None
-    return np.array(rows, dtype=np.int64)
+    return np.array(rows, dtype=_EVENT)
 
 
-def _parse_row(line: bytes) -> tuple[int, int, int]:
+def _parse_row(line: bytes) -> tuple[int, int, float, int]:
     match = _ROW.fullmatch(line)
     if match is None:
-        raise ValueError(f"expected 4 tab-separated fields user, item, rating, timestamp, found {_quoted(line)}")
-    fields = zip(("user", "item", "timestamp"), match.groups(), (1, 1, -_LARGEST), strict=True)
+        raise ValueError(f"expected 4 tab-separated fields user, item, rating, timestamp, found {quoted(line)}")
+    user, item, rating, timestamp = match.groups()
+    fields = zip(("user", "item", "timestamp"), (user, item, timestamp), (1, 1, -_LARGEST), strict=True)
     for name, text, least in fields:
         # Lengths first: Python refuses to read a number of thousands of digits.
         if len(text) > 20 or not least <= int(text) <= _LARGEST:
-            raise ValueError(f"{name} {_quoted(text)} is out of range: expected {least} to {_LARGEST}")
-    user, item, timestamp = match.groups()
-    return int(user), int(item), int(timestamp)
-
-
-def _quoted(line: bytes) -> str:
-    text = line.rstrip(b"\r").decode("utf-8", "replace")
-    return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")
+            raise ValueError(f"{name} {quoted(text)} is out of range: expected {least} to {_LARGEST}")
+    return int(user), int(item), float(rating), int(timestamp)
 
 
 def _download(folder: Path) -> Path:

@@ -158,13 +158,14 @@ def prepare(plan: Plan, data_dir: Path | None) -> dict[str, Any]:
 
     Raises:
         DataError: data that is missing or malformed.
-        UserError: a cluster with more ranks than the data has samples for.
+        UserError: a cluster with more ranks, or more steps, than the data has samples for.
     """
     fingerprints = {}
     for workload in plan.choices["workloads"]:
         workload.instance.prepare(data_dir, plan.settings.seed)
         for cluster in plan.choices["clusters"]:
             _check_enough_samples(workload, cluster)
+            _check_enough_steps(workload, cluster, plan.settings.steps)
         fingerprints[workload.spec] = dict(workload.instance.fingerprint())
     return fingerprints
 
@@ -290,4 +291,15 @@ def _check_enough_samples(workload: Choice, cluster: Choice) -> None:
         raise UserError(
             f"more ranks than samples: {ranks} ranks of {per_rank} samples take {ranks * per_rank} a step on"
             f" {cluster.spec}, and {workload.spec} has {available}: enough for {available // per_rank} ranks"
+        )
+
+
+def _check_enough_steps(workload: Choice, cluster: Choice, steps: int | None) -> None:
+    ranks, per_rank = cluster.instance.ranks, workload.instance.samples_per_rank
+    available = workload.instance.steps_available(ranks)
+    if available is not None and (steps := steps or workload.instance.default_steps) > available:
+        raise UserError(
+            f"{workload.spec} is trained in one pass, and has {workload.instance.samples_available:,} samples: "
+            f"{available:,} steps of {per_rank} on each of {ranks} ranks on {cluster.spec}, not {steps:,}; "
+            f"set --steps {available} or fewer"
         )

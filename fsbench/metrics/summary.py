@@ -51,7 +51,7 @@ def summarise(sheet: Sheet, trace: RunTrace, bubbles: Bubbles, trained: Trained)
         if name != "sent" and values.shape != shape:
             raise ValueError(f"{name} is about {values.shape} ranks and steps; expected {shape}")
     _step_times(sheet, bubbles)
-    _throughput(sheet, elapsed_ns(trace), trained)
+    _throughput(sheet, trace, trained)
     _bubble(sheet, trace, bubbles, int(trained.samples.sum()))
     _balance(sheet, bubbles, trained)
     _traffic(sheet, trained.sent)
@@ -70,6 +70,17 @@ def elapsed_ns(trace: RunTrace) -> int:
     return int((spans[:, 1] - spans[:, 0]).max())
 
 
+def own_rates(trace: RunTrace, samples: Int64) -> float | None:
+    """The sum of the ranks' own samples a second; None if nothing was measured. `samples`: int64[ranks, steps].
+
+    Where no rank waits for another, one that is through early is not charged for those that are not.
+    """
+    spans = [int(rank.step_end[-1] - rank.step_begin[0]) for rank in trace.ranks if len(rank.windows)]
+    if not spans or min(spans) == 0:
+        return None
+    return float((samples.sum(axis=1) * 1e9 / np.array(spans)).sum())
+
+
 _TRAFFIC = ("embedding", "dense", "shuffle")
 _TRAFFIC_OF_KIND = dict.fromkeys(("ids", "rows", "gradients"), "embedding") | {
     "samples": "shuffle",
@@ -86,8 +97,10 @@ def _step_times(sheet: Sheet, bubbles: Bubbles) -> None:
         sheet.enter(f"step_ms_p{percentile}", value, _NO_STEP)
 
 
-def _throughput(sheet: Sheet, elapsed: int, trained: Trained) -> None:
+def _throughput(sheet: Sheet, trace: RunTrace, trained: Trained) -> None:
+    elapsed = elapsed_ns(trace)
     sheet.enter_ratio("samples_per_s", trained.samples.sum() * 1e9, elapsed, _NO_STEP)
+    sheet.enter("examples_per_s", own_rates(trace, trained.samples), _NO_STEP)
     sheet.enter_ratio("tokens_per_s", trained.tokens.sum() * 1e9, elapsed, _NO_STEP)
     sheet.enter_ratio("tflops", trained.flops.sum() / 1e3, elapsed, _NO_STEP)
 

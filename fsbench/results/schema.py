@@ -39,6 +39,8 @@ METRICS: dict[str, Metric] = {
     "step_ms_p50": Metric("ms", "median step; a step takes as long as its slowest rank"),
     "step_ms_p95": Metric("ms", "95th percentile of the steps"),
     "samples_per_s": Metric("1/s", "real samples trained, all ranks"),
+    "examples_per_s": Metric("1/s", "EPS: the sum of each rank's own rate, its samples over its own time"),
+    "elp": Metric("1", "example-level parallelism: batch of a worker x workers of a trainer x trainers"),
     "tokens_per_s": Metric("1/s", "real tokens trained, all ranks"),
     "tflops": Metric("TFLOP/s", "the model's floating-point operations, from real lengths, all ranks"),
     "train_s": Metric("s", "the measured steps, first to last"),
@@ -76,11 +78,16 @@ METRICS: dict[str, Metric] = {
     "hot_coverage": Metric("share", "rows looked up that copies on the ranks answered, each row once a rank and step"),
     "staleness_steps": Metric("steps", "most steps whose updates a row may lack when it is used; 0: none"),
     # Background synchronisation.
+    "sync_gap_mean": Metric("steps", "mean of a trainer's own steps between two syncs"),
     "sync_gap_p50": Metric("steps", "median of a trainer's own steps between two syncs"),
-    "syncs_per_min": Metric("1/min", "syncs of the dense parameters"),
+    "sync_gap_p95": Metric("steps", "95th percentile of them"),
+    "syncs_per_min": Metric("1/min", "a trainer's syncs of the dense parameters, mean over trainers"),
+    "sync_lag_p50": Metric("steps", "staleness: median of a trainer's own steps from a snapshot to its write-back"),
+    "sync_lag_p95": Metric("steps", "95th percentile of them"),
     "replica_spread": Metric(
         "ratio", "largest distance of a replica from the mean, over the mean's norm, after training"
     ),
+    "shadow_cpu_s": Metric("s", "CPU time of background syncs in training, all ranks, as the strategy tells it"),
     # Quality.
     "ndcg_at_10": Metric("1", "NDCG@10 over every user once, seen items removed"),
     "ndcg_at_10_se": Metric("1", "its standard error over users"),
@@ -89,7 +96,8 @@ METRICS: dict[str, Metric] = {
     "ndcg_at_10_unfiltered": Metric("1", "NDCG@10, seen items not removed"),
     "hr_at_10_unfiltered": Metric("1", "hit rate@10, seen items not removed"),
     "popularity_ndcg_at_10": Metric("1", "NDCG@10 of ranking by popularity, for scale"),
-    "ne": Metric("1", "normalised entropy of click-through predictions"),
+    "ne": Metric("1", "normalised entropy: log loss on held-out samples over the entropy of their click rate"),
+    "auc": Metric("1", "area under the ROC curve on held-out samples, ties counted half"),
     "loss": Metric("1", "mean training loss of the last steps"),
     "seconds_to_target": Metric("s", "training until the quality asked for"),
     # Resources.
@@ -103,7 +111,7 @@ METRICS: dict[str, Metric] = {
 NO_COLLECTOR = "no collector for it in this version"
 OF_THE_SET = "relates runs of a set: `fsbench show` derives it"
 NOT_COLLECTED = frozenset({
-    "ne", "power_w_mean", "seconds_to_target", "sm_util_mean",
+    "power_w_mean", "seconds_to_target", "sm_util_mean",
 })  # fmt: skip
 """Metrics that nothing measures yet. They need no reason from the caller."""
 

@@ -31,7 +31,13 @@ FLOOR_LIMIT = 0.05
 """Straggler shares are void where the noise floor is above it."""
 COLLISION_LIMIT = 0.5
 """Above it little of an embedding exchange can be taken out of the step, whatever the strategy."""
-_ONLY_WHERE_TOLD: Mapping[str, tuple[Any, ...]] = {"staleness_steps": (None, 0), "hot_coverage": (None,)}
+_ONLY_WHERE_TOLD: Mapping[str, tuple[Any, ...]] = {
+    "examples_per_s": (None,),
+    "staleness_steps": (None, 0),
+    "hot_coverage": (None,),
+    "sync_gap_p50": (None,),
+    "syncs_per_min": (None,),
+}
 """Metrics that have a column only where a row has another value than these."""
 _KIND_WORDS = {"cpu": "measured on CPU", "gpu": "measured on GPU", "sim": "simulated (SIM)"}
 
@@ -146,7 +152,8 @@ def _report(
     notes: dict[str, int] = {}
     short = short_names(row.cell for row in rows)
     labels = _label_columns(rows, short)
-    speed_columns, parts_columns = _told(_SPEED_COLUMNS, rows), _told(_PARTS_COLUMNS, rows)
+    speed_columns = [*_told(_SPEED_COLUMNS, rows), *_quality_columns(rows)]
+    parts_columns = _told(_PARTS_COLUMNS, rows)
     speed = _grid(rows, [*labels, *speed_columns], format, notes)
     parts = _grid(rows, [*labels, *parts_columns], format, notes)
     remarks = [*full_name_lines(short), *_floor_lines(rows), *_collision_lines(rows)]
@@ -246,14 +253,21 @@ _SPEED_COLUMNS = (
     Column("runs", lambda row: str(row.runs)),
     _number("step ms\np50", "step_ms_p50", _figures),
     _number("samples/s", "samples_per_s", _figures),
+    _number("EPS", "examples_per_s", _figures),
     _number("bubble\n%", "bubble", _percent),
     _number("lost us\n/sample", "lost_us_per_sample", _figures),
     _number("compute\ninflation", "compute_inflation", _figures),
     _number("stale\nsteps", "staleness_steps", "{:g}".format),
+)
+_RANKING_COLUMNS = (
     Column("NDCG@10\n± s.e.", _ndcg, "ndcg_at_10"),
     _number("HR@10", "hr_at_10", _four_decimals),
     _number("NDCG@10\nseen kept", "ndcg_at_10_unfiltered", _four_decimals),
     _number("NDCG@10 of\npopularity", "popularity_ndcg_at_10", _four_decimals),
+)
+_CLICK_COLUMNS = (
+    _number("NE", "ne", _four_decimals),
+    _number("AUC", "auc", _four_decimals),
 )
 _PARTS_COLUMNS = (
     _number("bubble\n%", "bubble", _percent),
@@ -264,7 +278,19 @@ _PARTS_COLUMNS = (
     _number("straggler\nfloor %", "straggler_floor", lambda floor: _percent(floor) + " !" * _above(floor)),
     _number("collision\nrate %", "collision_rate", _percent),
     _number("hot\n%", "hot_coverage", _percent),
+    _number("sync gap\nsteps", "sync_gap_p50", _figures),
+    _number("syncs\n/min", "syncs_per_min", _figures),
 )
+
+
+def _quality_columns(rows: Sequence[Row]) -> list[Column]:
+    """Of ranking, and of click-through where a run has it; of that alone, where no run has the other."""
+    clicks = list(_CLICK_COLUMNS) if _have(rows, "ne") or _have(rows, "auc") else []
+    return [*(_RANKING_COLUMNS if _have(rows, "ndcg_at_10") or not clicks else ()), *clicks]
+
+
+def _have(rows: Sequence[Row], metric: str) -> bool:
+    return any(row.metrics[metric] is not None for row in rows)
 
 
 def _by_machine(rows: Sequence[Row], metric: str) -> dict[str, float]:
@@ -304,11 +330,9 @@ def _collision_lines(rows: Sequence[Row]) -> list[str]:
 
 def _legend_lines(columns: Iterable[Column]) -> list[str]:
     """What the columns mean that not every table has."""
-    return [
-        f"{column.heading.splitlines()[0]}: {METRICS[column.metric].meaning}"
-        for column in columns
-        if column.metric in _ONLY_WHERE_TOLD
-    ]
+    told = [column for column in columns if column.metric in _ONLY_WHERE_TOLD]
+    names = [column.heading.splitlines()[0] + ": " for column in told]
+    return [name + METRICS[of.metric].meaning.removeprefix(name) for name, of in zip(names, told, strict=True)]
 
 
 def _protocol_lines(records: Sequence[Record]) -> list[str]:

@@ -11,17 +11,21 @@ from fsbench.workload import Workload
 
 
 class SameForAll:
-    """The loader's side of a workload, of which every rank loads rank 0's share."""
+    """The loader's side of a workload, of which every rank loads rank 0's share.
 
-    def __init__(self, workload: Workload) -> None:
+    It reads what the first `trained` steps did, again: a stream may have come to its end.
+    """
+
+    def __init__(self, workload: Workload, trained: int) -> None:
         self.samples_per_rank = workload.samples_per_rank
         self.costs = workload.costs
         self.cost_features = workload.cost_features
         self.build_batch = workload.build_batch
         self._workload = workload
+        self._trained = trained
 
     def load(self, step: int, rank: int, ranks: int) -> Samples:
-        return self._workload.load(step, 0, ranks)
+        return self._workload.load(step % self._trained, 0, ranks)
 
 
 class Stay(Sharding):

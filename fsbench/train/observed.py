@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from fsbench.axes import AXES, Strategy
-from fsbench.metrics.ranking import ranking_quality
-from fsbench.results.schema import plain
+from fsbench.axes import AXES
+from fsbench.train.evidence import evidence_of
+from fsbench.train.quality import evaluation_evidence
 from fsbench.train.session import Finished
 from fsbench.train.trainer import Trainer
 
-_MOST_EVIDENCE = 2**20
 Operations = Mapping[str, Mapping[str, int]]
 """How many operations of each name, by lane."""
 
@@ -38,23 +36,11 @@ def observed(trainer: Trainer, finished: Finished, operations: Operations) -> di
     for axis in AXES:
         strategy = getattr(trainer.strategies, axis)
         found[axis]["exact"] = strategy.exact
-        if evidence := _evidence(strategy):
+        if evidence := evidence_of(strategy):
             found[axis]["evidence"] = evidence
-    if finished.ranking is not None:
-        found["evaluation"] = _evaluation(finished)
+    if finished.evaluation is not None:
+        found["evaluation"] = evaluation_evidence(finished.evaluation, finished)
     return found
-
-
-def _evidence(strategy: Strategy) -> dict[str, Any]:
-    """A strategy's own details; why there are none, if they cannot be recorded: the run was measured all the same."""
-    try:
-        evidence = dict(strategy.evidence())
-        if len(text := json.dumps(evidence, allow_nan=False)) > _MOST_EVIDENCE:
-            raise ValueError(f"{len(text)} characters, expected at most {_MOST_EVIDENCE}")
-        plain(evidence, "evidence")
-    except Exception as error:
-        return {"error": f"not to be recorded: {type(error).__name__}: {error}"}
-    return evidence
 
 
 def _of_class(trainer: Trainer, operations: Operations, waits_as: str) -> dict[str, int]:
@@ -63,14 +49,4 @@ def _of_class(trainer: Trainer, operations: Operations, waits_as: str) -> dict[s
         for lane, counts in operations.items()
         if trainer.context.lanes[lane].spec.waits_as == waits_as
         for name, count in counts.items()
-    }
-
-
-def _evaluation(finished: Finished) -> dict[str, Any]:
-    assert finished.ranking is not None
-    evaluated = {name: ranking_quality(counts.filtered) for name, counts in (finished.evaluated or {}).items()}
-    return {
-        "protocol": finished.ranking.protocol,
-        "users": len(finished.ranking.users),
-        "replicas": {name: quality.ndcg.mean if quality else None for name, quality in evaluated.items()},
     }

@@ -19,7 +19,7 @@ from fsbench.metrics.collisions import enter_collisions
 from fsbench.metrics.lookups import enter_lookups
 from fsbench.metrics.sheet import Sheet
 from fsbench.metrics.summary import Trained, summarise
-from fsbench.metrics.syncs import enter_syncs
+from fsbench.metrics.syncs import SyncTrace, enter_syncs
 from fsbench.metrics.trace import LaneOps, LaneTrace, RankTrace, RunTrace
 from fsbench.train.observed import observed
 from fsbench.train.quality import enter_quality
@@ -53,6 +53,7 @@ class RankRecord:
     sent: dict[tuple[str, str], int]
     link_use: LinkUse | None
     syncs: Sequence[Sync]
+    shadow_cpu_s: float | None
     rows_asked: Sequence[Sequence[int]]
     rows_by_class: Mapping[str, int]
     stalest: int
@@ -80,6 +81,8 @@ def build_report(trainer: Trainer, finished: Finished) -> dict[str, Any] | None:
     _enter_embedding(sheet, trainer, finished, records)
     enter_quality(sheet, finished)
     _enter_run(sheet, finished, records, bubbles)
+    # A trainer is a rank, and has one worker.
+    sheet.enter("elp", trainer.workload.samples_per_rank * trainer.context.ranks, "")
     on_gpu = trainer.context.device.type == "cuda"
     if on_gpu:
         sheet.withhold(_NEEDS_DEVICE_TIMELINE, "the host's timeline does not see the GPU; no CUDA events yet")
@@ -129,6 +132,7 @@ def _record(trainer: Trainer, finished: Finished, kinds: list[str]) -> RankRecor
         sent=finished.sent,
         link_use=finished.link_use,
         syncs=trainer.strategies.sync.syncs(),
+        shadow_cpu_s=finished.shadow_cpu_s,
         rows_asked=finished.rows_asked,
         rows_by_class=finished.rows_by_class,
         stalest=finished.stalest,
@@ -192,13 +196,17 @@ def _enter_embedding(sheet: Sheet, trainer: Trainer, finished: Finished, records
 
 def _enter_syncs(sheet: Sheet, finished: Finished, records: list[RankRecord]) -> None:
     """Of the syncs between the first measured window's begin and the last one's end, on each rank's own clock."""
-    steps, seconds = [], 0.0
+    traces = []
     for record in records:
         windows = record.trace.steps(finished.measured)
         begin, end = (int(windows.step_begin[0]), int(windows.step_end[-1])) if len(windows.windows) else (0, 0)
-        seconds = max(seconds, (end - begin) * 1e-9)
-        steps.append(np.array([sync.step for sync in record.syncs if begin <= sync.at_ns < end], np.int64))
-    enter_syncs(sheet, steps, seconds)
+        syncs = [sync for sync in record.syncs if begin <= sync.at_ns < end]
+        steps = np.array([sync.step for sync in syncs], np.int64)
+        lags = np.array([sync.lag for sync in syncs if sync.lag is not None], np.int64)
+        traces.append(SyncTrace(steps, lags, (end - begin) * 1e-9))
+    enter_syncs(sheet, traces)
+    told = [record.shadow_cpu_s for record in records if record.shadow_cpu_s is not None]
+    sheet.enter("shadow_cpu_s", sum(told) if told else None, "the sync strategy tells no CPU time of its own")
     sheet.enter("replica_spread", finished.replica_spread, "the replicas' mean is 0")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 
 from fsbench.collect.interface import LinkMeter, LinkUse
 from fsbench.launch.cluster import Link
@@ -16,12 +17,13 @@ from fsbench.samples import Int64
 from fsbench.train.apart import all_stats
 from fsbench.train.collisions import global_collisions
 from fsbench.train.driver import Driver
-from fsbench.train.evaluation import RankCounts, rank_users
+from fsbench.train.evaluation import evaluate
+from fsbench.train.evidence import evidence_of
 from fsbench.train.floor import SameForAll, Stay
 from fsbench.train.shard_stats import ShardStats
 from fsbench.train.spread import replica_spread
 from fsbench.train.trainer import Trainer
-from fsbench.workload import Ranking
+from fsbench.workload import Evaluation
 
 MAX_WARMUP = 5
 FLOOR_WARMUP = 2
@@ -37,7 +39,10 @@ class Finished:
     the measured steps. `rows_by_class`: that this rank looked up in training. `stalest`: see
     `EmbeddingExchange.stalest`; 0 where a bound is known.
     `replica_spread`: how far dense replicas were apart when training ended.
-    `evaluated`: counts by replica name, the first is the headline; None where the workload measures no ranking.
+    `shadow_cpu_s`: CPU seconds of this rank's background syncs in training, None if the strategy tells none (as
+    `cpu_s` in its evidence).
+    `evaluation`: how quality is measured, None where it is not. `evaluated`: its rows by replica name, the first is the
+    headline.
     `sent`: bytes by (wait class of the lane, kind) that this rank sent for training, or servers sent to it.
     `link_use`: what training sent over the cluster's link; None without one.
     """
@@ -52,8 +57,9 @@ class Finished:
     rows_by_class: Mapping[str, int]
     stalest: int
     replica_spread: float | None
-    ranking: Ranking | None
-    evaluated: dict[str, RankCounts] | None
+    shadow_cpu_s: float | None
+    evaluation: Evaluation | None
+    evaluated: dict[str, NDArray]
     sent: dict[tuple[str, str], int]
     link_use: LinkUse | None
 
@@ -79,9 +85,10 @@ class TrainingRun:
         rows_asked, rows_by_class = list(embedding.rows_asked())[warmup:], dict(embedding.rows_by_class())
         stalest = embedding.stalest() if embedding.staleness is None else 0
         spread = replica_spread(self._trainer)
+        shadow_cpu_s = _told_cpu_s(self._trainer)
         self._heartbeat.beat("evaluate")
-        ranking = self._trainer.workload.ranking()
-        evaluated = self._evaluate(ranking) if ranking else None
+        evaluation = self._trainer.workload.evaluation()
+        evaluated = self._evaluate(evaluation) if evaluation is not None else {}
         floor_steps = self._floor()
         return Finished(
             measured=range(warmup, self._steps),
@@ -94,7 +101,8 @@ class TrainingRun:
             rows_by_class=rows_by_class,
             stalest=stalest,
             replica_spread=spread,
-            ranking=ranking,
+            shadow_cpu_s=shadow_cpu_s,
+            evaluation=evaluation,
             evaluated=evaluated,
             sent=sent,
             link_use=link_use,
@@ -106,26 +114,31 @@ class TrainingRun:
         driver.run(lambda step: self._heartbeat.beat("train", step, self._steps))
         return meter.end() if meter else None
 
-    def _evaluate(self, ranking: Ranking) -> dict[str, RankCounts]:
+    def _evaluate(self, evaluation: Evaluation) -> dict[str, NDArray]:
         model = self._trainer.model
         trained = {name: value.clone() for name, value in model.state_dict().items()}
-        counts = {}
+        rows = {}
         for name, state in self._trainer.strategies.sync.replicas().items():
             model.load_state_dict(state)
-            counts[name] = rank_users(
-                self._trainer, ranking, lambda done, total: self._heartbeat.beat("evaluate", done, total)
+            rows[name] = evaluate(
+                self._trainer, evaluation, lambda done, total: self._heartbeat.beat("evaluate", done, total)
             )
         model.load_state_dict(trained)
-        return counts
+        return rows
 
     def _floor(self) -> int:
         """Trains on a little, every rank on the same samples. Comes last: it spoils the model."""
         steps = FLOOR_WARMUP + max(8, self._steps // 4)
         end = self._steps + steps
-        same = SameForAll(self._trainer.workload)
+        same = SameForAll(self._trainer.workload, self._steps)
         driver = Driver(self._trainer, self._steps, end, workload=same, sharding=Stay())
         driver.run(lambda step: self._heartbeat.beat("noise floor", step - self._steps, steps))
         return steps
+
+
+def _told_cpu_s(trainer: Trainer) -> float | None:
+    told = evidence_of(trainer.strategies.sync).get("cpu_s")
+    return float(told) if isinstance(told, float | int) else None
 
 
 def _sent(trainer: Trainer) -> dict[tuple[str, str], int]:
