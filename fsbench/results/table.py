@@ -154,7 +154,7 @@ def _report(
     parts_columns = _told(_PARTS_COLUMNS, rows)
     speed = _grid(rows, [*labels, *speed_columns], format, notes)
     parts = _grid(rows, [*labels, *parts_columns], format, notes)
-    remarks = [*full_name_lines(short), *_floor_lines(rows), *_collision_lines(rows)]
+    remarks = [*full_name_lines(short), *_worker_lines(records), *_floor_lines(rows), *_collision_lines(rows)]
     remarks += [*_legend_lines([*speed_columns, *parts_columns]), *_protocol_lines(records)]
     footnotes = "\n".join(f"[{number}] {note}" for note, number in notes.items())
     blocks = [
@@ -330,6 +330,16 @@ def _legend_lines(columns: Iterable[Column]) -> list[str]:
         f"{column.heading.splitlines()[0]}: {METRICS[column.metric].meaning}"
         for column in columns
         if column.metric in _ONLY_WHERE_TOLD
+    ]
+
+
+def _worker_lines(records: Sequence[Record]) -> list[str]:
+    numbers = sorted({record.get("workers", 1) for record in records})
+    return [
+        f"workers: {number} threads train on each rank, without locks over one copy of its dense parameters; each is a "
+        f"rank of its own in what is said of steps, windows and stragglers"
+        for number in numbers
+        if number > 1
     ]
 
 
