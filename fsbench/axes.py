@@ -395,6 +395,8 @@ class Sync:
     step: int
     at_ns: int
     spread: float | None = None
+    lag: int | None = None
+    """How many of these steps were made after it had sent its parameters; None if that is not known."""
 
 
 class DenseSync(Strategy):

@@ -124,8 +124,7 @@ class Workload(ABC):
         """Of the model and of the tables: the option `dtype`, if there is one."""
         return str(getattr(self.options, "dtype", "float32"))
 
-    @classmethod
-    def fetch(cls, data_dir: Path | None) -> str:
+    def fetch(self, data_dir: Path | None) -> str:
         """Gets the data, unless it is there. Returns what to tell the user: where it lies, and its terms at first.
 
         Raises:

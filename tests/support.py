@@ -18,6 +18,7 @@ from fsbench.workload import Workload
 
 TINY = "dim=8,heads=2,layers=1,negatives=4,dtype=float64"
 TINY_LONG = f"long-cpu:batch=4,items=50,categories=5,max_len=250,eval_users=150,{TINY}"
+TINY_CTR = "ctr:batch=4,dim=4,hidden=6,rows=50,eval_samples=150,dtype=float64"
 LIMIT = timedelta(seconds=40)
 
 

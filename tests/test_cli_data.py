@@ -33,8 +33,7 @@ def test_fetch_asks_the_workload_and_prints_what_it_says(fsbench, tmp_path: Path
         ACME
         + """
     class Far(Toy):
-        @classmethod
-        def fetch(cls, data_dir):
+        def fetch(self, data_dir):
             return f"put into {data_dir}"
     """
     )

@@ -16,34 +16,43 @@ from tests.exchanges import CASES, SPLITS, exchange, random_bits, same_bits, tra
 pytestmark = [pytest.mark.gpu, pytest.mark.distributed, pytest.mark.timeout(180)]
 
 
-def train(rank, ranks, device, embedding="plain"):
-    """Loss curve, and ranking counts of the trained model."""
+def train(rank, ranks, device, embedding="plain", workload=support.TINY_LONG):
+    """Loss curve, and what the trained model's evaluation finds of each held-out sample."""
     from fsbench.train.driver import Driver
     from fsbench.train.evaluation import evaluate
     from fsbench.train.session import global_losses
     from fsbench.train.trainer import close_trainer
 
-    trainer = support.open_cell(rank, ranks, sharding="cost-aware", device=device, embedding=embedding)
+    trainer = support.open_cell(rank, ranks, workload, sharding="cost-aware", device=device, embedding=embedding)
     driver = Driver(trainer, 0, 10)
     driver.run()
     losses = global_losses(driver)
-    counts = evaluate(trainer, trainer.workload.evaluation())
+    found = evaluate(trainer, trainer.workload.evaluation())
     lanes = {name: lane.group.getBackendName() for name, lane in trainer.context.lanes.items()}
     close_trainer(trainer)
-    return losses, counts[:, :2], lanes
+    return losses, found, lanes
 
 
 def test_a_gpu_follows_the_loss_curve_of_the_cpu(ranks):
     on_cpu, cpu_counts, _ = ranks.run(train, 1, "cpu", limit_s=120)[0]
     on_gpu, gpu_counts, lanes = ranks.run(train, 1, "cuda:0", limit_s=120)[0]
     assert on_gpu == pytest.approx(on_cpu, rel=1e-9)
-    assert (cpu_counts == gpu_counts).mean() > 0.95
+    assert (cpu_counts[:, :2] == gpu_counts[:, :2]).mean() > 0.95
     assert lanes == {
         "control": "fsbench-gloo",
         "shuffle": "fsbench-gloo",
         "exchange": "fsbench-nccl",
         "dense": "fsbench-nccl",
     }
+
+
+def test_a_gpu_predicts_the_clicks_that_the_cpu_predicts(ranks):
+    """A row is a logit."""
+    on_cpu, on_gpu = (
+        ranks.run(train, 1, device, "plain", support.TINY_CTR, limit_s=120)[0] for device in ("cpu", "cuda:0")
+    )
+    assert on_gpu[0] == pytest.approx(on_cpu[0], rel=1e-9)
+    assert on_gpu[1] == pytest.approx(on_cpu[1], rel=1e-6)
 
 
 @pytest.mark.parametrize("embedding", ["plain:prefetch=1", "prioritized:check=true"])

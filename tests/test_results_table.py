@@ -123,6 +123,17 @@ def test_click_through_quality_takes_the_place_of_ranking_where_no_run_has_that(
     assert both[-6:] == ["NDCG@10 ± s.e.", "HR@10", "NDCG@10 seen kept", "NDCG@10 of popularity", "NE", "AUC"]
 
 
+def test_how_often_replicas_meet_stands_beside_the_bubble_where_a_run_has_it():
+    reason = "no sync of replicas in the measured steps"
+    syncs = {"sync_gap_p50": 5.0, "syncs_per_min": 321.4}
+    never = record(missing=dict.fromkeys(syncs, reason))
+    both = render([never, record(run_spec(sync="shadow-ma"), **syncs)], "markdown")
+    assert columns(both, 1)["sync gap steps"] == ["– [1]", "5.00"]  # noqa: RUF001
+    assert columns(both, 1)["syncs /min"] == ["– [1]", "321"]  # noqa: RUF001
+    assert f"[1] {reason}" in both
+    assert "sync gap steps" not in columns(render([never], "markdown"), 1)
+
+
 def test_eps_stands_beside_samples_a_second_where_a_run_has_it():
     shown = headings(render([record(examples_per_s=1234.0), record(run_spec(sync="none"))]))
     assert shown[shown.index("samples/s") + 1] == "EPS"

@@ -1,8 +1,10 @@
-"""NDCG of a checkpoint: the same bits on any number of ranks, equal to brute force, analytic for constant scores."""
+"""Quality of a model: the same bits on any number of ranks. NDCG: equal to brute force, analytic for constant scores;
+of clicks: a reason where there is no figure, and every replica in the record."""
 
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -90,16 +92,13 @@ def test_counts_equal_brute_force_over_every_user_and_item(ranks, tmp_path):
         assert (ours == reference).mean() > 0.99
 
 
-CTR = "ctr:batch=4,dim=4,hidden=6,rows=50,eval_samples=150,dtype=float64"
-
-
-def ne_of_a_model(rank, ranks, workload):
+def ne_of_a_model(rank, ranks, workload, data_dir=None):
     """The model as it was born, without training."""
     from fsbench.metrics.sheet import Sheet
     from fsbench.train.evaluation import evaluate
     from fsbench.train.trainer import close_trainer
 
-    trainer = support.open_cell(rank, ranks, workload)
+    trainer = support.open_cell(rank, ranks, workload, data_dir)
     evaluation, sheet = trainer.workload.evaluation(), Sheet()
     rows = evaluate(trainer, evaluation)
     evaluation.enter(sheet, rows)
@@ -109,17 +108,46 @@ def ne_of_a_model(rank, ranks, workload):
 
 @pytest.mark.distributed
 def test_clicks_are_predicted_to_the_same_bits_on_one_two_and_three_ranks(ranks):
-    found = [ranks.run(ne_of_a_model, count, CTR)[0] for count in (1, 2, 3)]
+    found = [ranks.run(ne_of_a_model, count, support.TINY_CTR)[0] for count in (1, 2, 3)]
     assert found[0] == found[1] == found[2]
     assert found[0][1]["ne"] > 1
     assert 0 < found[0][1]["auc"] < 1
 
 
 @pytest.mark.distributed
-def test_held_out_clicks_that_are_all_alike_are_missing_figures_with_the_reason(ranks):
-    _, metrics, missing = ranks.run(ne_of_a_model, 2, support.with_options(CTR, eval_samples=1))[0]
+@pytest.mark.parametrize(("ratings", "reason"), [(9, "0 of 0 held-out samples"), (30, "0 of 3 held-out samples")])
+def test_held_out_samples_without_a_click_are_missing_figures_with_the_reason(ranks, tmp_path, ratings, reason):
+    """Ratings of 3 are no clicks, and of fewer than ten none is held out."""
+    support.write_ratings(tmp_path, [(1, 1 + number % 5, number) for number in range(ratings)])
+    workload = support.with_options(support.TINY_CTR, source="ml-100k")
+    _, metrics, missing = ranks.run(ne_of_a_model, 2, workload, tmp_path)[0]
     assert metrics == {"ne": None, "auc": None}
-    assert all("of 1 held-out samples are clicks" in reason for reason in missing.values())
+    assert all(told.startswith(reason) for told in missing.values())
+
+
+def test_every_replica_is_in_the_record_and_the_first_is_the_headline():
+    from fsbench.metrics.sheet import Sheet
+    from fsbench.train.clicks import ClickThrough
+    from fsbench.train.quality import enter_quality, evaluation_evidence
+
+    clicked = np.array([True, False, True, False])
+    logits = {"trainer": [1.0, -1, -1, 1], "mean": [2.0, -1, 1, 1], "central": [2.0, -2, 2, -2]}
+    evaluated = {name: np.array(of)[:, None] for name, of in logits.items()}
+    evaluation, sheet = ClickThrough(range(4), clicked, "a test"), Sheet()
+    finished = SimpleNamespace(evaluation=evaluation, evaluated=evaluated)
+    enter_quality(sheet, finished)
+    record = evaluation_evidence(evaluation, finished)
+    assert {name: metrics["auc"] for name, metrics in record["replicas"].items()} == {
+        "trainer": 0.5,
+        "mean": 0.875,
+        "central": 1.0,
+    }
+    assert record["replicas"]["trainer"] == {name: sheet.metrics[name] for name in ("ne", "auc")}
+    assert {name: record[name] for name in ("protocol", "samples", "clicks")} == {
+        "protocol": "a test",
+        "samples": 4,
+        "clicks": 2,
+    }
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -134,7 +162,7 @@ def test_a_prediction_that_is_no_number_is_an_error_that_names_the_sample(bad):
         def logits(self, batch, rows):
             return torch.tensor([0.0, bad])
 
-    evaluation = ClickThrough(lambda places: None, np.array([True, False]), "none")
+    evaluation = ClickThrough(None, np.array([True, False]), "none")
     with pytest.raises(FsbenchError, match="held-out sample 8: its logit is NaN or infinite"):
         evaluation.look(Model(), Batch(None, {}, {}), {}, np.array([7, 8]))
 

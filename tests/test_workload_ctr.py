@@ -1,7 +1,11 @@
 """Click-through examples from three sources: one pass in the order of time, and what is held out."""
 
+import gzip
 import hashlib
 import itertools
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +16,7 @@ from fsbench.errors import DataError, UserError
 from fsbench.options import build_options
 from fsbench.samples import Samples
 from fsbench_workloads import keyed, movielens
-from fsbench_workloads.clicks_criteo import CATEGORICAL, DENSE
+from fsbench_workloads.clicks_criteo import CATEGORICAL, DENSE, CriteoFile
 from fsbench_workloads.clicks_movielens import HISTORY, earlier, liked_before
 from fsbench_workloads.clicks_synthetic import zipf
 from fsbench_workloads.ctr import TABLE, ClickThroughRate
@@ -45,10 +49,12 @@ def workload(request, tmp_path):
     return make(source=str(write_lines(tmp_path, 120)))
 
 
-def test_a_global_batch_is_the_next_samples_of_the_stream_whatever_the_ranks(workload):
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_global_batch_is_the_next_samples_of_the_stream_whatever_the_ranks(workload, ranks):
+    size = 4 * ranks
     for step in range(3):
-        together = Samples.concatenate([workload.load(step, rank, 2) for rank in range(2)])
-        assert together.index.tolist() == list(range(8 * step, 8 * (step + 1)))
+        together = Samples.concatenate([workload.load(step, rank, ranks) for rank in range(ranks)])
+        assert together.index.tolist() == list(range(size * step, size * (step + 1)))
         assert same(together, workload.samples(together.index))
 
 
@@ -107,7 +113,7 @@ def test_a_step_beyond_the_pass_is_an_error_that_says_how_many_there_are(workloa
     available = workload.source.train // 8
     assert workload.steps_available(2) == available
     assert len(workload.load(available - 1, 1, 2)) == 4
-    with pytest.raises(DataError, match=f"step {available}: one pass over .* has {available} steps of 4 samples"):
+    with pytest.raises(DataError, match=f"^step {available}: one pass over .* has {available} steps of 4 samples"):
         workload.load(available, 0, 2)
 
 
@@ -119,6 +125,18 @@ def test_the_evaluation_is_over_the_first_held_out_samples(workload):
     assert same(evaluation.samples(np.arange(2)), workload.samples(expected[:2]))
     assert evaluation.clicked.tolist() == workload.source.read(expected).clicked.tolist()
     assert evaluation.counts() == {"samples": len(expected), "clicks": int(evaluation.clicked.sum())}
+
+
+def test_fetch_gets_what_the_source_needs(tmp_path):
+    def fetched(source):
+        return ClickThroughRate(ClickThroughRate.Options(source=source)).fetch(tmp_path)
+
+    there, own = tmp_path / "ml-100k" / "ml-100k.inter", write_lines(tmp_path, 1)
+    there.parent.mkdir()
+    there.touch()
+    assert fetched("synthetic") == "generated, nothing to fetch"
+    assert fetched("ml-100k") == str(there)
+    assert fetched("day.tsv") == f"{own}, a file of yours, nothing to fetch"
 
 
 @pytest.mark.parametrize("option", ["batch=0", "dim=0", "rows=3", "lr=0", "table_lr=-1.0", "eval_samples=0"])
@@ -256,10 +274,17 @@ def write_lines(folder, count, last_newline=True):
     return path
 
 
-@pytest.mark.parametrize("last_newline", [True, False])
-@pytest.mark.parametrize("count", [1, 63, 64, 65, 128, 300])
-def test_a_file_is_read_as_its_lines_say(tmp_path, count, last_newline):
-    workload = make(source=str(write_lines(tmp_path, count, last_newline)))
+def packed(path):
+    """The same lines in a file of gzip."""
+    target = path.with_name("day.gz")
+    target.write_bytes(gzip.compress(path.read_bytes()))
+    return target
+
+
+@pytest.mark.parametrize("as_it_lies", [lambda path: path, packed], ids=["plain", "gzip"])
+@pytest.mark.parametrize(("count", "last_newline"), [(1, True), (63, False), (64, True), (65, True), (300, False)])
+def test_a_file_is_read_as_its_lines_say(tmp_path, count, last_newline, as_it_lies):
+    workload = make(source=str(as_it_lies(write_lines(tmp_path, count, last_newline))))
     assert (workload.source.train, workload.source.held_out) == (count - count // 10, range(count - count // 10, count))
     found = workload.source.read(np.arange(count))
     for number in range(count):
@@ -275,9 +300,58 @@ def test_a_file_is_read_as_its_lines_say(tmp_path, count, last_newline):
         assert found.bags.values[number * CATEGORICAL :][:CATEGORICAL].tolist() == rows
 
 
-def test_the_fingerprint_is_of_the_whole_file(tmp_path):
+LINES = st.lists(st.integers(0, 199), min_size=1, max_size=12)
+
+
+@given(st.lists(LINES, min_size=1, max_size=6))
+@settings(max_examples=40)
+def test_lines_are_the_same_in_whatever_order_they_are_asked_for(reads):
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_lines(Path(folder), 200)
+        plain, gz = (CriteoFile(either, rows=50) for either in (path, packed(path)))
+        whole = plain.read(np.arange(200))
+        for places in map(np.array, reads):
+            for source in (plain, gz):
+                found = source.read(places)
+                assert found.bags.values.tolist() == whole.bags.values.reshape(200, -1)[places].ravel().tolist()
+                assert found.clicked.tolist() == whole.clicked[places].tolist()
+
+
+def test_one_pass_over_a_packed_file_goes_forward(tmp_path, monkeypatch):
+    """Each step back would unpack all that came before again."""
+    workload = make(source=str(packed(write_lines(tmp_path, 300))))
+    workload.load(0, 0, 2)
+    rewound = []
+    monkeypatch.setattr(gzip._GzipReader, "_rewind", lambda reader: rewound.append(reader))
+    for step in range(1, workload.steps_available(2)):
+        workload.load(step, 0, 2)
+    assert rewound == []
+
+
+def test_threads_go_forward_in_a_packed_file_each_at_its_own_pace(tmp_path, monkeypatch):
+    workload = make(source=str(packed(write_lines(tmp_path, 300))))
+    rewound = []
+    with ThreadPoolExecutor(1) as other:
+        behind = lambda step: other.submit(workload.load, step, 1, 2).result()  # noqa: E731
+        first = workload.load(1, 0, 2), behind(0)
+        monkeypatch.setattr(gzip._GzipReader, "_rewind", lambda reader: rewound.append(reader))
+        for step in range(2, workload.steps_available(2)):
+            workload.load(step, 0, 2)
+            behind(step - 1)
+    assert rewound == []
+    assert [samples.index[0] for samples in first] == [2 * len(first[0]), len(first[0])]
+
+
+def test_the_fingerprint_is_of_all_lines_packed_or_not(tmp_path):
     path = write_lines(tmp_path, 300)
-    assert make(source=str(path)).fingerprint()["data_sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    plain, gz = (make(source=str(either)).fingerprint() for either in (path, packed(path)))
+    assert plain == gz
+    assert plain["data_sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_file_is_looked_for_in_the_data_folder(tmp_path):
+    write_lines(tmp_path, 20)
+    assert make(tmp_path, source="day.tsv").source.train == 18
 
 
 @pytest.mark.parametrize(
@@ -288,8 +362,9 @@ def test_the_fingerprint_is_of_the_whole_file(tmp_path):
         line(5) + "\t",
         line(5).replace("\t", ",", 1),
         "2" + line(5)[1:],
-        "\t" + line(5),
-        line(5).replace("\t7\t", "\tx\t"),
+        line(5)[1:],
+        line(5).partition("\t")[2],
+        line(5).replace("\t7\t", "\t7.5\t"),
         line(5)[:-1] + "g",
         line(5)[:-1] + "\u00e9",
         line(5) + "0" * 20,
@@ -297,9 +372,8 @@ def test_the_fingerprint_is_of_the_whole_file(tmp_path):
 )
 def test_a_malformed_line_is_named_when_it_is_read(tmp_path, broken):
     path = write_lines(tmp_path, 100)
-    lines = path.read_text().splitlines()
-    lines[70] = broken
-    path.write_text("\n".join(lines) + "\n")
+    assert broken != line(5)
+    replace_line(path, 70, broken)
     workload = make(source=str(path))
     workload.source.read(np.arange(70))
     with pytest.raises(DataError) as error:
@@ -308,11 +382,45 @@ def test_a_malformed_line_is_named_when_it_is_read(tmp_path, broken):
     assert "\n" not in str(error.value)
 
 
-def test_a_file_that_cannot_be_read_says_why(tmp_path):
-    (tmp_path / "empty.tsv").touch()
-    for name, reason in (("none.tsv", "No such file"), ("empty.tsv", "holds no examples"), (".", "not a regular file")):
-        with pytest.raises(DataError, match=reason):
-            make(source=str(tmp_path / name))
+@pytest.mark.parametrize("number", [0, 95])
+def test_a_malformed_line_that_is_first_or_held_out_is_found_before_anything_is_trained(tmp_path, number):
+    path = write_lines(tmp_path, 100)
+    replace_line(path, number, "label\tI1")
+    with pytest.raises(DataError, match=rf"day\.tsv:{number + 1}: expected 40"):
+        make(source=str(path))
+
+
+def replace_line(path, number, text):
+    lines = path.read_text().splitlines()
+    lines[number] = text
+    path.write_text("\n".join(lines) + "\n")
+
+
+GZIP = gzip.compress(line(0).encode() + b"\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "no such file; source is synthetic, ml-100k or a Criteo TSV file"),
+        (b"", "holds no examples"),
+        (gzip.compress(b""), "holds no examples"),
+        (GZIP[:-20], "ended before the end-of-stream marker"),
+        (GZIP[:-8] + bytes(8), "CRC check failed"),
+        (GZIP[:10] + b"\xff" * 50, "invalid block type"),
+    ],
+    ids=["none", "empty", "packed and empty", "cut", "other sum", "damaged"],
+)
+def test_a_file_that_cannot_be_read_says_why(tmp_path, content, reason):
+    if content is not None:
+        (tmp_path / "day.tsv").write_bytes(content)
+    with pytest.raises(DataError, match=rf"day\.tsv: .*({reason})"):
+        make(tmp_path, source="day.tsv")
+
+
+def test_a_folder_is_no_file(tmp_path):
+    with pytest.raises(DataError, match="not a regular file"):
+        make(source=str(tmp_path))
 
 
 def test_a_file_that_was_cut_since_is_an_error_of_the_line_that_is_gone(tmp_path):

@@ -50,12 +50,14 @@ class Synthetic(Source):
 
     def read(self, places: Int64) -> Examples:
         dense, values = self._features(places)
-        clicked = keyed.uniform(self._seed, "click", places) < self.probability(places)
+        clicked = keyed.uniform(self._seed, "click", places) < self._probability(dense, values)
         return Examples(dense.astype(np.float32), Jagged(values.ravel(), np.ones(values.size, np.int64)), clicked)
 
     def probability(self, places: Int64) -> NDArray[np.float64]:
         """Of a click, float64[n], by the planted model: nobody can predict better."""
-        dense, values = self._features(places)
+        return self._probability(*self._features(places))
+
+    def _probability(self, dense: NDArray[np.float64], values: Int64) -> NDArray[np.float64]:
         features = np.arange(CATEGORICAL)
         effects = _unit_uniform(self._seed, "e", features, values).sum(axis=1) / np.sqrt(CATEGORICAL)
         factors = _unit_uniform(self._seed, "p", features, values)

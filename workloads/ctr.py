@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,10 +44,10 @@ class ClickThroughRate(Workload):
 
     @dataclass(frozen=True)
     class Options:
-        """`source`: `synthetic`, `ml-100k` (`fsbench data fetch ml-100k`) or the path of a Criteo TSV file. `batch`:
-        samples a rank. `dim`: of rows. `hidden`: width of the MLPs. `rows`: of the largest synthetic table, or of each
-        of a file's; ml-100k has those it needs. `eval_samples`: the most held-out samples to evaluate on, the earliest.
-        `lr` is for the dense parameters, `table_lr` for the tables."""
+        """`source`: `synthetic`, `ml-100k`, or a Criteo TSV file: its name in the data folder (`--data-dir`), or its
+        whole path. `batch`: samples a rank. `dim`: of rows. `hidden`: width of the MLPs. `rows`: of the largest
+        synthetic table, or of each of a file's; ml-100k has those it needs. `eval_samples`: the most held-out samples
+        to evaluate on, the earliest. `lr` is for the dense parameters, `table_lr` for the tables."""
 
         source: str = "synthetic"
         batch: int = 64
@@ -71,14 +72,20 @@ class ClickThroughRate(Workload):
 
     options: Options
 
-    @classmethod
-    def fetch(cls, data_dir: Path | None) -> str:
-        return "synthetic is generated; source=ml-100k reads what `fsbench data fetch ml-100k` gets"
+    def fetch(self, data_dir: Path | None) -> str:
+        if self.options.source == "synthetic":
+            return super().fetch(data_dir)
+        if self.options.source == "ml-100k":
+            return str(movielens.fetch(data_dir))
+        return f"{self._file(data_dir)}, a file of yours, nothing to fetch"
 
     def prepare(self, data_dir: Path | None, seed: int) -> None:
         self._source = self._open(data_dir, seed)
         rows = np.array(self._source.rows)
         self._first_row = np.cumsum(rows) - rows
+        # Read by now: a malformed one must not end a run that has trained.
+        held_out = self._source.held_out[: self.options.eval_samples]
+        self._held_out = self.samples(np.arange(held_out.start, held_out.stop))
 
     def _open(self, data_dir: Path | None, seed: int) -> Source:
         source = self.options.source
@@ -86,7 +93,13 @@ class ClickThroughRate(Workload):
             return Synthetic(self.options.rows, self.options.eval_samples, seed)
         if source == "ml-100k":
             return MovieLensClicks(movielens.read(movielens.locate(data_dir)))
-        return CriteoFile(Path(source), self.options.rows)
+        return CriteoFile(self._file(data_dir), self.options.rows)
+
+    def _file(self, data_dir: Path | None) -> Path:
+        path = (data_dir or movielens.default_data_dir()) / Path(self.options.source).expanduser()
+        if not os.path.lexists(path):
+            raise DataError(f"{path}: no such file; source is synthetic, ml-100k or a Criteo TSV file")
+        return path
 
     @property
     def source(self) -> Source:
@@ -112,8 +125,8 @@ class ClickThroughRate(Workload):
         available = self.steps_available(ranks)
         if available is not None and step >= available:
             raise DataError(
-                f"step {step}: one pass over {self.options.source} has {available} steps "
-                f"of {self.options.batch} samples on each of {ranks} ranks"
+                f"step {step}: one pass over {self.options.source} has {available} steps of {self.options.batch} "
+                f"samples on each of {ranks} ranks; set fewer --steps, as many fewer as the sharding reads ahead"
             )
         return self.samples(self.places(step, rank, ranks))
 
@@ -157,8 +170,8 @@ class ClickThroughRate(Workload):
         """`features`: `bags` int64[n * categorical], `dense` [n, dense] and `clicked` [n]."""
         import torch
 
-        rows, bags, numbers = (column.values for column in samples.columns.values())
-        values = torch.from_numpy(numbers.reshape(-1, self._source.dense + 1)).to(dtype)
+        rows, bags = (samples.columns[name].values for name in ("rows", "bags"))
+        values = torch.from_numpy(self._numbers(samples)).to(dtype)
         features = {
             "bags": torch.from_numpy(bags.astype(np.int64)),
             "dense": values[:, :-1],
@@ -186,21 +199,20 @@ class ClickThroughRate(Workload):
     def evaluation(self) -> ClickThrough:
         from fsbench.train.clicks import ClickThrough
 
-        places = self._held_out()
+        held_out = self._held_out
+        part = f", the first {len(held_out):,} of them" if len(held_out) < len(self._source.held_out) else ""
         return ClickThrough(
-            read=lambda some: self.samples(places[some]),
-            clicked=self._source.read(places).clicked,
+            held_out=held_out,
+            clicked=self._numbers(held_out)[:, -1] == 1,
             protocol=(
-                f"test = {self._source.protocol}, never trained"
-                f"{'' if len(places) == len(self._source.held_out) else f', the first {len(places):,} of them'}; "
+                f"test = {self._source.protocol}, never trained{part}; "
                 f"NE over the entropy of their own click rate, AUC with ties counted half"
             ),
         )
 
     def fingerprint(self) -> Mapping[str, Any]:
-        return {**self._source.fingerprint(), "eval_samples": len(self._held_out())}
+        return {**self._source.fingerprint(), "eval_samples": len(self._held_out)}
 
-    def _held_out(self) -> Int64:
-        """The places to evaluate on."""
-        held_out = self._source.held_out[: self.options.eval_samples]
-        return np.arange(held_out.start, held_out.stop)
+    def _numbers(self, samples: Samples) -> NDArray[np.float32]:
+        """[n, dense + 1]"""
+        return samples.columns["numbers"].values.reshape(-1, self._source.dense + 1)

@@ -40,10 +40,8 @@ class MovieLens100K(NextItem):
 
     options: Options
 
-    @classmethod
-    def fetch(cls, data_dir: Path | None) -> str:
-        fetched = movielens.fetch(data_dir)
-        return f"{fetched.path}\n\n{fetched.terms}" if fetched.terms else str(fetched.path)
+    def fetch(self, data_dir: Path | None) -> str:
+        return str(movielens.fetch(data_dir))
 
     def prepare(self, data_dir: Path | None, seed: int) -> None:
         ratings = movielens.read(movielens.locate(data_dir))

@@ -74,6 +74,9 @@ class Fetched:
     path: Path
     terms: str | None
 
+    def __str__(self) -> str:
+        return f"{self.path}\n\n{self.terms}" if self.terms else str(self.path)
+
 
 def default_data_dir() -> Path:
     """`$FSBENCH_DATA`, or a folder in the user's cache."""

@@ -23,7 +23,7 @@ def data() -> None:
 @click.argument("name")
 @data_dir
 def fetch(name: str, data_dir: Path | None) -> None:
-    """Get the data of workload NAME."""
+    """Get the data of workload NAME[:OPTIONS]."""
     workload = create("workloads", Spec.parse(name))
     click.echo(f"{name}: {workload.fetch(data_dir)}")
 

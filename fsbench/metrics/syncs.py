@@ -1,8 +1,9 @@
-"""How often replicas synchronise, from the record of each rank's syncs."""
+"""How often dense parameters were synchronised, and how stale what was sent had become."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -11,18 +12,39 @@ from numpy.typing import NDArray
 from fsbench.metrics.sheet import Sheet
 
 Int64 = NDArray[np.int64]
-_NO_SYNC = "fewer than two syncs in the measured steps"
+_NO_SYNC = "no sync of replicas in the measured steps"
+_NO_GAP = "a single sync of replicas in the measured steps"
+_UNTOLD = "the sync strategy does not tell when it took what it sent"
 
 
-def enter_syncs(sheet: Sheet, steps: Sequence[Int64], seconds: float) -> None:
-    """Enters the gaps between syncs and their rate.
+@dataclass(frozen=True)
+class SyncTrace:
+    """Syncs of one rank in the measured time, which was `seconds` long for it.
 
-    Args:
-        steps: by rank, int64[syncs]: own steps before each sync of the measured time, in order.
-        seconds: the measured time.
+    `steps`: int64[syncs], own steps before each, in order. `lags`: own steps from the snapshot to the write-back of
+    those of which that is known.
     """
-    gaps = np.concatenate([np.diff(of_rank) for of_rank in steps]) if steps else np.zeros(0, np.int64)
-    rounds = min((len(of_rank) for of_rank in steps), default=0)
-    for name, of in (("mean", np.mean), ("p50", np.median), ("p95", partial(np.percentile, q=95))):
-        sheet.enter(f"sync_gap_{name}", float(of(gaps)) if len(gaps) else None, _NO_SYNC)
-    sheet.enter("syncs_per_min", 60 * rounds / seconds if rounds and seconds else None, "no sync in the measured steps")
+
+    steps: Int64
+    lags: Int64
+    seconds: float
+
+
+def enter_syncs(sheet: Sheet, ranks: Sequence[SyncTrace]) -> None:
+    """Enters the gaps between syncs, their rate and how stale they were."""
+    synced = any(len(rank.steps) for rank in ranks)
+    gaps = _joined([np.diff(rank.steps) for rank in ranks])
+    for name, of in (("mean", np.mean), ("p50", np.median), ("p95", _p95)):
+        sheet.enter(f"sync_gap_{name}", float(of(gaps)) if len(gaps) else None, _NO_GAP if synced else _NO_SYNC)
+    rates = [60 * len(rank.steps) / rank.seconds if rank.seconds else 0.0 for rank in ranks]
+    sheet.enter("syncs_per_min", float(np.mean(rates)) if any(rates) else None, _NO_SYNC)
+    lags = _joined([rank.lags for rank in ranks])
+    for name, of in (("p50", np.median), ("p95", _p95)):
+        sheet.enter(f"sync_lag_{name}", float(of(lags)) if len(lags) else None, _UNTOLD if synced else _NO_SYNC)
+
+
+_p95 = partial(np.percentile, q=95)
+
+
+def _joined(parts: Sequence[Int64]) -> Int64:
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)

@@ -81,7 +81,9 @@ METRICS: dict[str, Metric] = {
     "sync_gap_mean": Metric("steps", "mean of a trainer's own steps, of all its workers, between two syncs"),
     "sync_gap_p50": Metric("steps", "median of a trainer's own steps between two syncs"),
     "sync_gap_p95": Metric("steps", "95th percentile of them"),
-    "syncs_per_min": Metric("1/min", "syncs of the dense parameters"),
+    "syncs_per_min": Metric("1/min", "a trainer's syncs of the dense parameters, mean over trainers"),
+    "sync_lag_p50": Metric("steps", "staleness: median of a trainer's own steps from a snapshot to its write-back"),
+    "sync_lag_p95": Metric("steps", "95th percentile of them"),
     "replica_spread": Metric(
         "ratio", "largest distance of a replica from the mean, over the mean's norm, after training"
     ),

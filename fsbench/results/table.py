@@ -35,6 +35,8 @@ _ONLY_WHERE_TOLD: Mapping[str, tuple[Any, ...]] = {
     "examples_per_s": (None,),
     "staleness_steps": (None, 0),
     "hot_coverage": (None,),
+    "sync_gap_p50": (None,),
+    "syncs_per_min": (None,),
 }
 """Metrics that have a column only where a row has another value than these."""
 _KIND_WORDS = {"cpu": "measured on CPU", "gpu": "measured on GPU", "sim": "simulated (SIM)"}
@@ -276,6 +278,8 @@ _PARTS_COLUMNS = (
     _number("straggler\nfloor %", "straggler_floor", lambda floor: _percent(floor) + " !" * _above(floor)),
     _number("collision\nrate %", "collision_rate", _percent),
     _number("hot\n%", "hot_coverage", _percent),
+    _number("sync gap\nsteps", "sync_gap_p50", _figures),
+    _number("syncs\n/min", "syncs_per_min", _figures),
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +23,10 @@ class ClickThrough(Evaluation):
 
     A row is float64[1]: the sample's logit. `model.logits(batch, rows)` must return [n].
 
-    `read`: the samples at places int64[n]. `clicked`: bool[samples], what happened.
+    `clicked`: bool[samples], what happened.
     """
 
-    read: Callable[[NDArray[np.int64]], Samples]
+    held_out: Samples
     clicked: NDArray[np.bool_]
     protocol: str
 
@@ -34,10 +34,10 @@ class ClickThrough(Evaluation):
     finds = ("float64", 1)
 
     def __len__(self) -> int:
-        return len(self.clicked)
+        return len(self.held_out)
 
     def samples(self, places: NDArray[np.int64]) -> Samples:
-        return self.read(places)
+        return self.held_out.take(places)
 
     def look(
         self, model: torch.nn.Module, batch: Batch, tables: Mapping[str, torch.Tensor], places: NDArray[np.int64]

@@ -20,7 +20,7 @@ from fsbench.metrics.collisions import enter_collisions
 from fsbench.metrics.lookups import enter_lookups
 from fsbench.metrics.sheet import Sheet
 from fsbench.metrics.summary import Trained, summarise
-from fsbench.metrics.syncs import enter_syncs
+from fsbench.metrics.syncs import SyncTrace, enter_syncs
 from fsbench.metrics.trace import LaneOps, LaneTrace, RankTrace, RunTrace
 from fsbench.train.observed import observed
 from fsbench.train.quality import enter_quality
@@ -220,14 +220,16 @@ def _enter_embedding(sheet: Sheet, trainer: Trainer, finished: Finished, records
 def _enter_syncs(sheet: Sheet, finished: Finished, records: list[RankRecord]) -> None:
     """Of the syncs between the first measured window's begin and the last one's end, on each rank's own clock; steps
     are those of all its workers."""
-    steps, seconds = [], 0.0
+    traces = []
     for record in records:
-        traces = [worker.trace.steps(finished.measured) for worker in record.workers]
-        begin = min((int(trace.step_begin[0]) for trace in traces if len(trace.windows)), default=0)
-        end = max((int(trace.step_end[-1]) for trace in traces if len(trace.windows)), default=0)
-        seconds = max(seconds, (end - begin) * 1e-9)
-        steps.append(np.array([sync.step for sync in record.syncs if begin <= sync.at_ns < end], np.int64))
-    enter_syncs(sheet, steps, seconds)
+        windows = [worker.trace.steps(finished.measured) for worker in record.workers]
+        begin = min((int(of_worker.step_begin[0]) for of_worker in windows if len(of_worker.windows)), default=0)
+        end = max((int(of_worker.step_end[-1]) for of_worker in windows if len(of_worker.windows)), default=0)
+        syncs = [sync for sync in record.syncs if begin <= sync.at_ns < end]
+        steps = np.array([sync.step for sync in syncs], np.int64)
+        lags = np.array([sync.lag for sync in syncs if sync.lag is not None], np.int64)
+        traces.append(SyncTrace(steps, lags, (end - begin) * 1e-9))
+    enter_syncs(sheet, traces)
     told = [record.shadow_cpu_s for record in records if record.shadow_cpu_s is not None]
     sheet.enter("shadow_cpu_s", sum(told) if told else None, "the sync strategy tells no CPU time of its own")
     sheet.enter("replica_spread", finished.replica_spread, "the replicas' mean is 0")
