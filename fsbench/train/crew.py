@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -123,6 +124,10 @@ def share_parameters(replica: torch.nn.Module, model: torch.nn.Module) -> None:
         own.data = shared.data
 
 
+_Ended = tuple[int, BaseException | None]
+"""A worker that no longer trains, and what it raised."""
+
+
 class _Stopped(Exception):
     """Another worker has failed."""
 
@@ -136,6 +141,7 @@ class Crew:
         self._turns = turns
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._torch_threads = torch.get_num_threads()
 
     def run(self, drivers: Sequence[Driver], before_step: Callable[[int], None]) -> None:
         """Trains all steps of all drivers, by a thread each, then ends what runs in the background.
@@ -145,32 +151,17 @@ class Crew:
         Raises:
             WorkerFailed: as soon as one raises; the others may still be training (see `close`).
         """
-        ended: SimpleQueue[tuple[int, BaseException | None]] = SimpleQueue()
-        firsts, torch_threads = sum(driver.step for driver in drivers), torch.get_num_threads()
+        first, ended = sum(driver.step for driver in drivers), SimpleQueue[_Ended]()
 
         def go_on(step: int) -> None:
             if self._stop.is_set():
                 raise _Stopped
-            before_step(sum(driver.step for driver in drivers) - firsts)
-
-        def work(worker: int, driver: Driver) -> None:
-            torch.set_num_threads(torch_threads)
-            driver.trainer.context.timeline.adopt()
-            error = None
-            try:
-                driver.run(go_on)
-            except _Stopped:
-                pass
-            except BaseException as raised:
-                error = raised
-            self._turns.end()
-            ended.put((worker, error))
+            before_step(sum(driver.step for driver in drivers) - first)
 
         self._turns.begin(len(drivers))
-        self._threads = [
-            threading.Thread(target=work, args=pair, name=f"worker-{pair[0]}", daemon=True)
-            for pair in enumerate(drivers)
-        ]
+        for worker, driver in enumerate(drivers):
+            work = partial(self._work, worker, driver, go_on, ended)
+            self._threads.append(threading.Thread(target=work, name=f"worker-{worker}", daemon=True))
         for thread in self._threads:
             thread.start()
         for _ in drivers:
@@ -179,6 +170,20 @@ class Crew:
                 raise WorkerFailed(worker, error) from error
         self._join()
         self._sync.flush()
+
+    def _work(self, worker: int, driver: Driver, go_on: Callable[[int], None], ended: SimpleQueue[_Ended]) -> None:
+        """On its thread."""
+        error: BaseException | None = None
+        try:
+            torch.set_num_threads(self._torch_threads)
+            driver.trainer.context.timeline.adopt()
+            driver.run(go_on)
+        except _Stopped:
+            pass
+        except BaseException as raised:
+            error = raised
+        self._turns.end()
+        ended.put((worker, error))
 
     def close(self) -> None:
         """Lets every worker finish its step, and joins its thread."""
