@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -133,7 +134,7 @@ def set_of(fsbench, monkeypatch, tmp_path):
 
 
 def test_manifest_record_and_table_tell_the_number_of_workers(fsbench, set_of):
-    contents = ResultSet.open(folder := set_of("two", "--workers", "2")).read()
+    contents = ResultSet.open(Path(folder := set_of("two", "--workers", "2"))).read()
     assert contents.manifest["settings"]["workers"] == 2
     assert [record["workers"] for record in contents.records] == [2, 2]
     remark = "workers: 2 threads train on each rank, without locks over one copy of its dense parameters"
