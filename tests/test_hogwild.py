@@ -153,11 +153,15 @@ def test_sets_of_different_workers_are_compared_as_ratios_within_each_alone(fsbe
 
 def test_a_set_is_not_resumed_with_other_workers(fsbench, set_of):
     folder = set_of("two", "--workers", "2")
-    outcome = fsbench("run", "--workload", DENSE, "--sync", "none", "--out", folder, "--resume")
+    again = ("run", "--workload", DENSE, "--sync", "none", "--resume", "--out")
+    outcome = fsbench(*again, folder)
     assert outcome.exit_code == 2
-    assert (
-        outcome.err == f"fsbench: error: {folder} was run with workers=2, not workers=1; its runs would not compare\n"
-    )
+    assert outcome.err == f"fsbench: error: {folder} was run with 2 workers, not 1; its runs would not compare\n"
+    earlier = set_of("earlier version")
+    path = Path(earlier, "manifest.json")
+    path.write_text(path.read_text().replace('"workers": 1,', ""))
+    assert "was run with 1 workers, not 2" in fsbench(*again, earlier, "--workers", "2").err
+    assert fsbench(*again, earlier).exit_code == 0
 
 
 def test_more_workers_than_samples_for_them_are_refused_with_the_numbers(fsbench, tmp_path):

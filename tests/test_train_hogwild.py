@@ -201,6 +201,28 @@ def test_after_a_foreground_round_in_the_last_step_of_all_the_replicas_are_one(r
     assert first.equal(second)
 
 
+def foreground(rank, ranks, workers, steps):
+    """How many rounds there were; of each, how many workers were in a step that they had begun and not ended."""
+    with support.opened_cell(rank, ranks, prepared(), workers=workers, sync="fr-ma:every=2") as trainer:
+        under_way, seen, average = set(), [], trainer.strategies.sync._average
+
+        def look():
+            seen.append(len(under_way))
+            average()
+
+        trainer.strategies.sync._average = look
+        for number, member in enumerate(trainer.members):
+            member.model.register_forward_pre_hook(lambda *_, number=number: under_way.add(number))
+            member.optimizer.register_step_post_hook(lambda *_, number=number: under_way.discard(number))
+        train(trainer, steps)
+        return seen
+
+
+def test_in_a_foreground_round_no_other_worker_is_in_a_step(ranks):
+    for seen in ranks.run(foreground, 2, 3, 30):
+        assert seen == [0] * 45
+
+
 def test_a_shadow_averages_beside_all_workers_as_often_on_every_rank(ranks):
     (_, first), (_, second) = ranks.run(synced, 2, "shadow-ma:duty=1", 2, 40)
     assert len(first) == len(second) > 0

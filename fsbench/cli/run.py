@@ -171,7 +171,7 @@ def _resumed(folder: Path, manifest: Mapping[str, Any]) -> ResultSet:
 
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """In what earlier runs of a set differ from those to come although they must not, or None."""
-    for key, form in (("steps", "{} steps"), ("workers", "workers={}"), ("seed", "seed {}")):
+    for key, form in (("steps", "{} steps"), ("workers", "{} workers"), ("seed", "seed {}")):
         settings = {**now["settings"], **_EARLIER_SETTINGS, **before.get("settings", {})}
         was, would_be = ("the default" if value is None else value for value in (settings[key], now["settings"][key]))
         if was != would_be:
