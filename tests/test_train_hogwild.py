@@ -204,13 +204,14 @@ def test_after_a_foreground_round_in_the_last_step_of_all_the_replicas_are_one(r
 def foreground(rank, ranks, workers, steps):
     """How many rounds there were; of each, how many workers were in a step that they had begun and not ended."""
     with support.opened_cell(rank, ranks, prepared(), workers=workers, sync="fr-ma:every=2") as trainer:
-        under_way, seen, average = set(), [], trainer.strategies.sync._average
+        under_way, seen, collectives = set(), [], trainer.context.collectives
+        reduce = collectives.all_reduce
 
-        def look():
+        def look(*operands, **kind):
             seen.append(len(under_way))
-            average()
+            return reduce(*operands, **kind)
 
-        trainer.strategies.sync._average = look
+        collectives.all_reduce = look
         for number, member in enumerate(trainer.members):
             member.model.register_forward_pre_hook(lambda *_, number=number: under_way.add(number))
             member.optimizer.register_step_post_hook(lambda *_, number=number: under_way.discard(number))
