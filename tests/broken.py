@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fsbench.axes import DENSE, EXCHANGE, SHUFFLE, BatchMeta, Sharding, TargetCounts
+from fsbench.axes import DENSE, EXCHANGE, SHUFFLE, BatchMeta, DenseSync, Sharding, TargetCounts
 from fsbench_strategies.collectives.backend import Backend
 from fsbench_strategies.embedding.plain import Plain
 from fsbench_strategies.sync.allreduce import AllReduce
@@ -44,7 +44,7 @@ class Deal(Sharding):
         return np.arange(len(batch.source)) % batch.ranks
 
 
-BASES = {"sharding": Sharding, "embedding": Plain, "collectives": Backend, "sync": AllReduce}
+BASES = {"sharding": Sharding, "embedding": Plain, "collectives": Backend, "sync": DenseSync}
 
 
 # Every axis
