@@ -37,7 +37,7 @@ def train(trainer, steps, first=0):
 
 
 def flat(model):
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
+    return np.concatenate([p.detach().numpy().ravel() for p in model.parameters()])
 
 
 def addresses(model):
@@ -88,8 +88,8 @@ def share(rank, ranks, sync):
         trainer.strategies.sync.replicas()
         return {
             "same place": [addresses(member.model) == at for member in trainer.members],
-            "same numbers": [flat(member.model).equal(flat(trainer.model)) for member in others],
-            "learned": not before.equal(flat(trainer.model)),
+            "same numbers": [np.array_equal(flat(member.model), flat(trainer.model)) for member in others],
+            "learned": not np.array_equal(before, flat(trainer.model)),
             "own gradients": len({id(p.grad) for m in trainer.members for p in m.model.parameters()}),
             "own optimizers": len({id(member.optimizer) for member in trainer.members}),
             "parameters": len(at),
@@ -117,13 +117,13 @@ def write_between(rank, ranks):
         before = flat(first.model)
         second.optimizer.step()
         loss.backward()
-        return before.equal(flat(first.model)), torch.stack([p.grad.abs().sum() for p in first.model.parameters()])
+        return before.tolist() == flat(first.model).tolist(), [p.grad.norm().item() for p in first.model.parameters()]
 
 
 def test_a_step_of_another_worker_between_forward_and_backward_does_not_raise(ranks):
     ((unmoved, gradients),) = ranks.run(write_between, 1)
     assert not unmoved
-    assert (gradients > 0).all()
+    assert min(gradients) > 0
 
 
 class OwnPlace(torch.nn.Module):
@@ -143,10 +143,10 @@ def train_linear(rank, ranks, workers, steps):
     workload = prepared()
     workload.build_model = OwnPlace
     with support.opened_cell(rank, ranks, workload, workers=workers, sync="none") as trainer:
-        before = flat(trainer.model).numpy()
+        before = flat(trainer.model)
         with one_step_at_a_time(trainer.members):
             train(trainer, steps)
-        return before, flat(trainer.model).numpy()
+        return before, flat(trainer.model)
 
 
 def test_each_worker_divides_its_gradients_by_its_own_targets_and_all_of_them_move_the_one_copy(ranks):
@@ -198,7 +198,7 @@ def test_a_sync_at_a_fixed_rate_counts_the_steps_of_all_workers(ranks):
 def test_after_a_foreground_round_in_the_last_step_of_all_the_replicas_are_one(ranks):
     """Nobody trains in a round: a step that was under way would be in one replica and not in the other."""
     (first, _), (second, _) = ranks.run(synced, 2, "fr-ma:every=18", 3, 6)
-    assert first.equal(second)
+    assert np.array_equal(first, second)
 
 
 def foreground(rank, ranks, workers, steps):
@@ -250,7 +250,7 @@ def restore(rank, ranks, folder):
 
 def test_a_checkpoint_is_of_the_one_copy_and_every_worker_goes_on_from_it(ranks, tmp_path):
     ((saved, loaded, steps, in_one_place),) = ranks.run(restore, 1, tmp_path)
-    assert all(values.equal(saved) for values in loaded)
+    assert all(np.array_equal(values, saved) for values in loaded)
     assert steps == [3, 3]
     assert in_one_place
 
