@@ -11,7 +11,8 @@ inside the methods that need them (or in a module of its own that those methods 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, get_args
 
@@ -94,9 +95,20 @@ class TableSpec:
     init_std: float = 0.02
 
 
+def _alone(lane: Lane) -> AbstractContextManager[None]:
+    """No other thread trains anyway."""
+    return nullcontext()
+
+
 @dataclass
 class RankContext:
-    """What one rank lends its strategies. `servers`: lanes to the processes of each role that they asked for."""
+    """What one rank lends its strategies. `servers`: lanes to the processes of each role that they asked for.
+
+    `worker`, `workers`: a rank may train by several threads (`--workers`, see `DenseSync.hogwild`). Each then has a
+    sharding and an embedding strategy of its own, with a context of its own; the others are the rank's.
+    `standstill`: `with context.standstill(lane)`, in `DenseSync.after_step`: no other worker trains inside, and those
+    that must wait are recorded as waiting on `lane`.
+    """
 
     rank: int
     ranks: int
@@ -107,12 +119,25 @@ class RankContext:
     timeline: Timeline
     collectives: Collectives
     servers: Mapping[str, Sequence[ServerLane]] = field(default_factory=dict)
+    worker: int = 0
+    workers: int = 1
+    standstill: Callable[[Lane], AbstractContextManager[None]] = _alone
+
+    @property
+    def reader(self) -> int:
+        """Which share of a global batch is loaded here, of `readers`: every worker of every rank loads its own."""
+        return self.rank * self.workers + self.worker
+
+    @property
+    def readers(self) -> int:
+        return self.ranks * self.workers
 
 
 @dataclass(frozen=True)
 class ServerContext:
     """What a server process lends the strategy that asked for it: the `place`-th of `count` of its role. It has a CPU,
-    and no part in any lane but those that `ranks` ranks hold to it."""
+    and no part in any lane but those that `ranks` ranks hold to it. To a server of a sharding or an embedding strategy
+    every worker of a rank is a rank of its own: it is numbered `RankContext.reader` of `RankContext.readers`."""
 
     role: str
     place: int
@@ -363,8 +388,8 @@ class Collectives(Strategy):
 class Sync:
     """A replica has taken in what the others learned.
 
-    `step`: this rank's own steps before it. `at_ns`: monotonic clock. `spread`: how far this replica was from the mean
-    when it sent its parameters, over the norm of the mean; None where that was not measured.
+    `step`: this rank's own steps before it, those of all its workers. `at_ns`: monotonic clock. `spread`: how far this
+    replica was from the mean when it sent its parameters, over the norm of the mean; None where that was not measured.
     """
 
     step: int
@@ -380,6 +405,12 @@ class DenseSync(Strategy):
     needs_totals: ClassVar[bool] = True
     """Whether it reads `TargetCounts.total`. If it does not, no samples move and no table needs them either, then the
     ranks load apart: none waits for another at the start of a step."""
+    hogwild: ClassVar[bool] = False
+    """Whether several worker threads of a rank may train at once over its one copy of the parameters (`--workers`),
+    each on gradients and an optimizer of its own. Gradients are then none of the strategy's business: each worker
+    divides its own by its own target count, and neither `on_gradient_ready` nor `before_step` is called. Of every step
+    of every worker it is told when the step has been taken: `after_backward`, then `after_step`, by the worker's
+    thread, one worker at a time. So its own steps are those of all its workers. Without `needs_totals` only."""
 
     @abstractmethod
     def attach(self, module: torch.nn.Module) -> None:

@@ -19,3 +19,11 @@ class DataError(UserError):
 
 class Unsupported(FsbenchError):
     """A valid request that cannot run here; the message is the reason."""
+
+
+class WorkerFailed(FsbenchError):
+    """What a worker thread of this rank raised, its `__cause__`; the message says which thread."""
+
+    def __init__(self, worker: int, cause: BaseException) -> None:
+        said = str(cause).strip()
+        super().__init__(f"worker {worker}: {type(cause).__name__}{': ' if said else ''}{said}")

@@ -49,6 +49,8 @@ BUILT_IN: Mapping[str, Sequence[str]] = {
 """The matrix of `fsbench run --matrix` alone: 16 cells. `examples/matrix.toml` writes it out."""
 MOST = 10**9
 """More steps, repeats or seconds than this are a slip of the finger."""
+MOST_WORKERS = 64
+"""Threads of a rank share one Python interpreter."""
 MOST_CELLS = 1000
 MOST_RUNS = 100_000
 """At ten seconds a run, `MOST_CELLS` take three hours, and so many runs a week and a half."""
@@ -58,7 +60,8 @@ STRATEGY_AXES = tuple(key for key in CELL_KEYS if key not in ("workload", "clust
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One execution of a cell. `steps`: how many to train, or None for the workload's default."""
+    """One execution of a cell. `steps`: how many to train, or None for the workload's default. `workers`: threads that
+    train on each rank."""
 
     run_id: str
     cell: Cell
@@ -67,19 +70,22 @@ class RunSpec:
     steps: int | None
     time_limit_s: int
     stall_limit_s: int = 300
+    workers: int = 1
 
 
 @dataclass(frozen=True)
 class Settings:
     """What `--set KEY=VALUE` may change.
 
-    `repeats`: runs of each cell. `steps`: steps a run, by default the workload's own. `seed`: seeds training
+    `repeats`: runs of each cell. `steps`: steps a run, by default the workload's own; every worker takes as many.
+    `workers`: threads that train on each rank, over one copy of its dense parameters (Hogwild). `seed`: seeds training
     and the order of the runs. `time_limit_s`: when a run is stopped, in seconds. `stall_limit_s`: for how many of them
     no rank may come to another phase or step; the default leaves a first step time to compile.
     """
 
     repeats: int = 1
     steps: int | None = None
+    workers: int = 1
     seed: int = 1
     time_limit_s: int = 600
     stall_limit_s: int = 300
@@ -91,6 +97,8 @@ class Settings:
                 raise ValueError(f"{name}={value}: expected 1 or more")
             if value is not None and value > MOST:
                 raise ValueError(f"{name}={value}: expected at most {MOST}")
+        if not 1 <= self.workers <= MOST_WORKERS:
+            raise ValueError(f"workers={self.workers}: expected 1 to {MOST_WORKERS}")
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed={self.seed}: expected 0 to 2**63 - 1")
 
@@ -132,6 +140,7 @@ def interleave(cells: Sequence[Cell], settings: Settings) -> tuple[RunSpec, ...]
             settings.steps,
             settings.time_limit_s,
             settings.stall_limit_s,
+            settings.workers,
         )
         for repeat in range(1, settings.repeats + 1)
         for cell in _shuffled(cells, f"{settings.seed}/{repeat}")

@@ -34,6 +34,11 @@ class ServerProcess:
         return f"{self.role}-{self.place}"
 
     @property
+    def of_workers(self) -> bool:
+        """Whether every worker of a rank is known here by itself, because it has a strategy of its own."""
+        return self.axis in ("sharding", "embedding")
+
+    @property
     def waits_as(self) -> WaitClass:
         """The class under which a rank's waits for it are reported."""
         return _WAITS_AS[self.axis]

@@ -102,7 +102,10 @@ class Loader(Protocol):
 
 
 class Workload(ABC):
-    """A model with its data. The first line of the class's docstring is its summary in `list`."""
+    """A model with its data. The first line of the class's docstring is its summary in `list`.
+
+    Several threads may load and build batches at once.
+    """
 
     @dataclass(frozen=True)
     class Options:
@@ -110,6 +113,8 @@ class Workload(ABC):
 
     default_steps: ClassVar[int]
     """How many steps `fsbench run` trains when it is not told."""
+    has_tables: ClassVar[bool] = True
+    """Whether `tables` tells of any; known before the data are."""
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options

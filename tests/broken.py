@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fsbench.axes import DENSE, EXCHANGE, SHUFFLE, BatchMeta, Sharding, TargetCounts
+from fsbench.axes import DENSE, EXCHANGE, SHUFFLE, BatchMeta, DenseSync, Sharding, TargetCounts
 from fsbench_strategies.collectives.backend import Backend
 from fsbench_strategies.embedding.plain import Plain
 from fsbench_strategies.sync.allreduce import AllReduce
+from fsbench_strategies.sync.fr_ma import ForegroundMA
 
 BROKEN: dict[str, tuple[str, type, set[str], str]] = {}
 """By name: axis, class, the checks that must fail, and what one of them must say."""
@@ -43,7 +44,7 @@ class Deal(Sharding):
         return np.arange(len(batch.source)) % batch.ranks
 
 
-BASES = {"sharding": Sharding, "embedding": Plain, "collectives": Backend, "sync": AllReduce}
+BASES = {"sharding": Sharding, "embedding": Plain, "collectives": Backend, "sync": DenseSync}
 
 
 # Every axis
@@ -521,3 +522,12 @@ class Moving(AllReduce):
         if len(self.syncs()) == 1:
             for parameter in self._module.parameters():
                 parameter.data = parameter.data.clone()
+
+
+@breaks("workers", saying="a sync of step 40, after 10 steps of all workers")
+class Miscounting(ForegroundMA):
+    """Takes every worker's step for four."""
+
+    def after_step(self) -> None:
+        for _ in range(4 if self.context.workers > 1 else 1):
+            super().after_step()

@@ -17,6 +17,7 @@ from fsbench.errors import Unsupported
 from fsbench_strategies.collectives.backend import Backend
 from fsbench_strategies.embedding.parameter_server import ParameterServer
 from fsbench_strategies.sync.allreduce import AllReduce
+from fsbench_strategies.sync.none import NoSync
 
 LONG = 86_399
 """Seconds."""
@@ -187,6 +188,20 @@ class BrokenForward(AllReduce):
         self._forwards += 1
         if self._forwards == 4 and self.context.rank == 1:
             raise ArithmeticError("this forward goes nowhere")
+
+
+class BrokenWorker(NoSync):
+    """On rank 1 the second of several workers raises after its fourth step."""
+
+    def attach(self, module):
+        super().attach(module)
+        self._calls = 0
+
+    def after_step(self):
+        super().after_step()
+        self._calls += threading.current_thread().name == "worker-1"
+        if self._calls == 4 and self.context.rank == 1:
+            raise ArithmeticError("this worker is tired")
 
 
 class BrokenShadow(Backend):

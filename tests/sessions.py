@@ -26,7 +26,7 @@ PLUGINS = {
     },
     "embedding": {"faulty-tables": "tests.faulty:FaultyTables"},
     "collectives": {"broken-shadow": "tests.faulty:BrokenShadow"},
-    "sync": {"broken-forward": "tests.faulty:BrokenForward"},
+    "sync": {"broken-forward": "tests.faulty:BrokenForward", "broken-worker": "tests.faulty:BrokenWorker"},
     "clusters": {"bare": "tests.toy:Bare", "toy": "tests.toy:Toy"},
 }
 Environment = Mapping[str, str]

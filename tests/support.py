@@ -74,17 +74,19 @@ def open_workload(
 
 
 @contextlib.contextmanager
-def opened_cell(rank: int, ranks: int, prepared: Workload, seed: int = 3, **axes: str) -> Iterator[Trainer]:
+def opened_cell(
+    rank: int, ranks: int, prepared: Workload, seed: int = 3, workers: int = 1, **axes: str
+) -> Iterator[Trainer]:
     """The same, with the servers that the strategies ask for; closed at the end."""
     import torch
 
     from fsbench.testing.servers import served
     from fsbench.train.trainer import close_trainer
 
-    chosen = strategies(**axes)
+    chosen, others = strategies(**axes), [strategies(**axes) for _ in range(1, workers)]
     where = {"rank": rank, "ranks": ranks, "seed": seed, "timeout": LIMIT}
-    with served(chosen, prepared, **where) as store:
-        trainer = open_trainer(prepared, chosen, device=torch.device("cpu"), store=store, **where)
+    with served(chosen, prepared, workers=workers, **where) as store:
+        trainer = open_trainer(prepared, chosen, device=torch.device("cpu"), store=store, others=others, **where)
         yield trainer
         close_trainer(trainer)
 

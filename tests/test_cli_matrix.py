@@ -111,7 +111,7 @@ BAD_FILES = [
     (
         "repeats = 2\nshardng = []",
         "m.toml:2: unknown key 'shardng'; did you mean sharding? valid: clusters, collectives, embedding, repeats, "
-        "seed, sharding, stall_limit_s, steps, sync, time_limit_s, workloads\n",
+        "seed, sharding, stall_limit_s, steps, sync, time_limit_s, workers, workloads\n",
     ),
     ('"sinc" = "none"', "m.toml:1: unknown key 'sinc'; did you mean sync or sharding? valid: clusters, "),
     ("[[exclude]]\nsync = 'x'", "m.toml:1: unknown key 'exclude'; did you mean clusters? valid: "),

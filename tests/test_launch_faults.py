@@ -84,6 +84,19 @@ def test_an_exception_in_forward_or_in_the_shadow_thread_is_recorded_with_its_me
     assert sessions.left(environment) == []
 
 
+def test_what_a_worker_thread_raises_ends_its_run_with_its_rank_and_number(tmp_path, environment):
+    """The other run of the session has workers that are well."""
+    axes = ("--embedding", "parameter-server", "--sync", "broken-worker", "--sync", "shadow-ma", "--workers", "2")
+    done = sessions.run(tmp_path / "set", environment, "--on", BARE, *axes, "--steps", "6")
+    assert done.returncode == 1
+    records = {record["cell"]["sync"]: record for record in sessions.all_records(tmp_path / "set")}
+    broken, sound = records["broken-worker"], records["shadow-ma"]
+    assert re.match(r"rank 1, train \d+/12: worker 1: ArithmeticError: this worker is tired \(", broken["reason"])
+    assert (sound["status"], sound["workers"]) == ("ok", 2)
+    assert [(row["rank"], row["worker"]) for row in sound["per_rank"]] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert sessions.left(environment) == []
+
+
 def test_at_the_stall_limit_the_late_rank_is_named_with_what_others_wait_for_and_the_stacks(tmp_path, environment):
     """Rank 1 is stopped by a signal, rank 2 sits in C and keeps the GIL, rank 0 waits for them."""
     faults = ("--on", "bare:ranks=3", "--sharding", "faulty:how=stop+hold", "--steps", "6")

@@ -61,6 +61,7 @@ def test_a_set_compares_directly_with_one_of_the_same_key():
         ("cpu/cores", 4, ("cpu cores", "2", "4")),
         ("cpu/memory_mib", 16000, ("memory", "8 GiB", "16 GiB")),
         ("settings/steps", 50, ("steps", "the workload's default", "50")),
+        ("settings/workers", 2, ("workers", "1", "2")),
         ("seeds", [2], ("seeds", "[1]", "[2]")),
         ("environment", {}, ("environment OMP_NUM_THREADS", "1", "unset")),
         ("topology", "pairs", ("topology", "not recorded", "pairs")),

@@ -41,7 +41,8 @@ def test_a_manifest_tells_what_ran_on_what():
     assert made["plugins"] == [
         {"kind": "sharding", "name": "naive", "distribution": "fsbench", "version": made["versions"]["fsbench"]}
     ]
-    assert made["settings"] == {"repeats": 2, "steps": 5, "seed": 3, "time_limit_s": 600, "stall_limit_s": 300}
+    limits = {"time_limit_s": 600, "stall_limit_s": 300}
+    assert made["settings"] == {"repeats": 2, "steps": 5, "workers": 1, "seed": 3, **limits}
     assert made["seeds"] == [3]
     assert made["runs"] == [run.run_id for run in RUNS]
     assert made["options"] == {"workloads": {"ctr": {"batch": 8, "file": "<path>", "cap": None}}}

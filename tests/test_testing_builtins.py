@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(180
 BUILT_IN = [(axis, plugin.name) for axis in AXES for plugin in find_plugins(axis) if plugin.distribution == "fsbench"]
 WITH_OPTIONS = [("embedding", "plain:prefetch=1")]
 """What an option makes another strategy of: other lanes, another lookahead."""
-NOT_CLAIMED = {"repeats", "equals reference", "equal counts"}
-"""Promises that a strategy need not make: equality with the reference, and equal counts."""
+NOT_CLAIMED = {"repeats", "equals reference", "equal counts", "workers"}
+"""Promises that a strategy need not make: equality with the reference, equal counts, and several workers."""
 
 
 @pytest.mark.parametrize(("axis", "name"), [*BUILT_IN, *WITH_OPTIONS])

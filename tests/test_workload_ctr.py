@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import itertools
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -325,6 +326,20 @@ def test_one_pass_over_a_packed_file_goes_forward(tmp_path, monkeypatch):
     for step in range(1, workload.steps_available(2)):
         workload.load(step, 0, 2)
     assert rewound == []
+
+
+def test_threads_go_forward_in_a_packed_file_each_at_its_own_pace(tmp_path, monkeypatch):
+    workload = make(source=str(packed(write_lines(tmp_path, 300))))
+    rewound = []
+    with ThreadPoolExecutor(1) as other:
+        behind = lambda step: other.submit(workload.load, step, 1, 2).result()  # noqa: E731
+        first = workload.load(1, 0, 2), behind(0)
+        monkeypatch.setattr(gzip._GzipReader, "_rewind", lambda reader: rewound.append(reader))
+        for step in range(2, workload.steps_available(2)):
+            workload.load(step, 0, 2)
+            behind(step - 1)
+    assert rewound == []
+    assert [samples.index[0] for samples in first] == [2 * len(first[0]), len(first[0])]
 
 
 def test_the_fingerprint_is_of_all_lines_packed_or_not(tmp_path):

@@ -7,8 +7,10 @@ import gzip
 import hashlib
 import itertools
 import re
+import threading
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,6 +33,14 @@ _BLOCK = 2**20
 _GZIP = b"\x1f\x8b"
 
 
+@dataclass
+class _Cursor:
+    """An open file, and the line that it is at."""
+
+    file: IO[bytes]
+    at: int = 0
+
+
 class CriteoFile(Source):
     """Lines of a label, 13 integers and 26 hexadecimal strings, any of them but the label empty; oldest first. The file
     may be packed by gzip.
@@ -51,12 +61,11 @@ class CriteoFile(Source):
         self.rows = (rows,) * CATEGORICAL
         if path.exists() and not path.is_file():
             raise DataError(f"{path}: not a regular file")
-        with readable(path):
-            self._file = open_lines(path)
-            self._lines, self._offsets, self._sha256 = scan(self._file)
+        self._cursors = threading.local()
+        with readable(path), open_lines(path) as file:
+            self._lines, self._offsets, self._sha256 = scan(file)
         if not self._lines:
             raise DataError(f"{path}: holds no examples")
-        self._at = self._lines
         self.train, self.held_out = split_in_time(self._lines)
         self.protocol = f"the last {len(self.held_out):,} of {self._lines:,} lines"
         self.read(np.zeros(1, np.int64))
@@ -87,20 +96,25 @@ class CriteoFile(Source):
         with readable(self._path):
             for run in np.split(places, np.flatnonzero(np.diff(places) != 1) + 1):
                 if len(run):
-                    self._go_to(int(run[0]))
-                    lines += [self._file.readline() for _ in run]
-                    self._at += len(run)
+                    cursor = self._cursor_at(int(run[0]))
+                    lines += [cursor.file.readline() for _ in run]
+                    cursor.at += len(run)
         return lines
 
-    def _go_to(self, place: int) -> None:
-        """Reads on where it can: a packed file cannot be entered in the middle."""
+    def _cursor_at(self, place: int) -> _Cursor:
+        """This thread's, as each goes forward at its own pace. It reads on where it can: a packed file cannot be
+        entered in the middle."""
+        if not hasattr(self._cursors, "own"):
+            self._cursors.own = _Cursor(open_lines(self._path))
+        cursor: _Cursor = self._cursors.own
         mark = place // _MARKED * _MARKED
-        if not mark <= self._at <= place:
-            self._file.seek(int(self._offsets[mark // _MARKED]))
-            self._at = mark
-        for _ in itertools.islice(self._file, place - self._at):
+        if not mark <= cursor.at <= place:
+            cursor.file.seek(int(self._offsets[mark // _MARKED]))
+            cursor.at = mark
+        for _ in itertools.islice(cursor.file, place - cursor.at):
             pass
-        self._at = place
+        cursor.at = place
+        return cursor
 
     def _parse(self, line: bytes, place: int) -> tuple[bytes | None, ...]:
         match = _LINE.fullmatch(line)

@@ -33,6 +33,7 @@ class Dense(Workload):
     """
 
     default_steps = 400
+    has_tables = False
     samples_available = None
 
     @dataclass(frozen=True)

@@ -20,6 +20,8 @@ def describe(plan: Plan) -> str:
     """The plan as text, without a final line end."""
     matrix = f"matrix: {plan.matrix}, " if plan.matrix else ""
     counts = f"{matrix}cells: {len(plan.cells)}, repeats: {plan.settings.repeats}, runs: {len(plan.runs)}"
+    if plan.settings.workers > 1:
+        counts += f", workers: {plan.settings.workers}"
     return "\n\n".join((counts, _cells(plan), _clusters(plan), _strategies(plan), _combinations(plan)))
 
 

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fsbench import hogwild
 from fsbench.axes import AXES, EmbeddingExchange
 from fsbench.cli.request import DEFAULT_CHOICES, SETTINGS, Asked, Request
 from fsbench.errors import FsbenchError, UserError
@@ -120,7 +121,17 @@ class Plan:
         embedding, workload = made_of["embedding"], made_of["workloads"]
         if reason := _untrainable(embedding.instance, workload.instance):
             return Obstacle(f"embedding {embedding.spec} ({embedding.plugin.origin})", reason, embedding.named)
-        return None
+        return self._of_workers(made_of)
+
+    def _of_workers(self, made_of: Mapping[str, Choice]) -> Obstacle | None:
+        """The only strategy of its axis is as good as named: it was asked for with so many workers."""
+        driven = {axis: made_of[axis].instance for axis in ("sharding", "embedding", "sync")}
+        found = hogwild.obstacle(self.settings.workers, **driven, tables=made_of["workloads"].instance.has_tables)
+        if found is None:
+            return None
+        blamed = made_of[found.axis]
+        named = blamed.named or len(self.choices[found.axis]) == 1
+        return Obstacle(f"{NOUNS[found.axis]} {blamed.spec} ({blamed.plugin.origin})", found.reason, named)
 
     def indifferent(self, cell: Cell, axis: str) -> str:
         """The strategies of a cell that leave `axis` without use, where others of this plan, in their place, use it."""
@@ -164,8 +175,8 @@ def prepare(plan: Plan, data_dir: Path | None) -> dict[str, Any]:
     for workload in plan.choices["workloads"]:
         workload.instance.prepare(data_dir, plan.settings.seed)
         for cluster in plan.choices["clusters"]:
-            _check_enough_samples(workload, cluster)
-            _check_enough_steps(workload, cluster, plan.settings.steps)
+            _check_enough_samples(workload, cluster, plan.settings.workers)
+            _check_enough_steps(workload, cluster, plan.settings)
         fingerprints[workload.spec] = dict(workload.instance.fingerprint())
     return fingerprints
 
@@ -284,22 +295,25 @@ def _uses(chosen: Mapping[str, Choice]) -> dict[str, frozenset[str]]:
     return {axis: chosen[axis].instance.uses for axis in AXES if axis in chosen}
 
 
-def _check_enough_samples(workload: Choice, cluster: Choice) -> None:
+def _check_enough_samples(workload: Choice, cluster: Choice, workers: int) -> None:
     available = workload.instance.samples_available
     ranks, per_rank = cluster.instance.ranks, workload.instance.samples_per_rank
-    if available is not None and ranks * per_rank > available:
+    taken, of_workers = ranks * workers * per_rank, f" by each of {workers} workers" if workers > 1 else ""
+    if available is not None and taken > available:
+        enough = available // (workers * per_rank)
         raise UserError(
-            f"more ranks than samples: {ranks} ranks of {per_rank} samples take {ranks * per_rank} a step on"
-            f" {cluster.spec}, and {workload.spec} has {available}: enough for {available // per_rank} ranks"
+            f"more ranks than samples: {ranks} ranks of {per_rank} samples{of_workers} take {taken} a step on"
+            f" {cluster.spec}, and {workload.spec} has {available}: enough for {enough} ranks"
         )
 
 
-def _check_enough_steps(workload: Choice, cluster: Choice, steps: int | None) -> None:
-    ranks, per_rank = cluster.instance.ranks, workload.instance.samples_per_rank
-    available = workload.instance.steps_available(ranks)
-    if available is not None and (steps := steps or workload.instance.default_steps) > available:
+def _check_enough_steps(workload: Choice, cluster: Choice, settings: Settings) -> None:
+    ranks, per_rank, workers = cluster.instance.ranks, workload.instance.samples_per_rank, settings.workers
+    available = workload.instance.steps_available(ranks * workers)
+    of_workers = f"{workers} workers of " if workers > 1 else ""
+    if available is not None and (steps := settings.steps or workload.instance.default_steps) > available:
         raise UserError(
             f"{workload.spec} is trained in one pass, and has {workload.instance.samples_available:,} samples: "
-            f"{available:,} steps of {per_rank} on each of {ranks} ranks on {cluster.spec}, not {steps:,}; "
+            f"{available:,} steps of {per_rank} on each of {of_workers}{ranks} ranks on {cluster.spec}, not {steps:,}; "
             f"set --steps {available} or fewer"
         )

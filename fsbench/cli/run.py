@@ -23,6 +23,8 @@ from fsbench.results.table import render
 if TYPE_CHECKING:
     from fsbench.cli.plan import Plan
 
+_EARLIER_SETTINGS = {"workers": 1}
+"""What versions that did not record it had."""
 BUILT_IN_NAME = "built-in"
 """What `--matrix` without a file stands for; a file of this name is reached as `./built-in`."""
 
@@ -49,11 +51,17 @@ def _choice(flag: str, kind: str, what: str) -> Any:
 @click.option("--steps", type=int, help="Steps of a run.  [default: the workload's own]")
 @click.option("--repeats", type=int, help="Runs of each cell, interleaved.  [default: 1]")
 @click.option(
+    "--workers",
+    type=int,
+    metavar="N",
+    help="Threads that train on each rank, without locks over one copy of its dense parameters.  [default: 1]",
+)
+@click.option(
     "--set",
     "assignments",
     multiple=True,
     metavar="KEY=VALUE",
-    help='Set repeats, steps, seed, time_limit_s, stall_limit_s (of a run), or names: sync=["NAME", "NAME"].',
+    help='Set repeats, steps, workers, seed, time_limit_s, stall_limit_s (of a run), or names: sync=["NAME", "NAME"].',
 )
 @data_dir
 @click.option(
@@ -70,6 +78,7 @@ def run(
     matrix: str | None,
     steps: int | None,
     repeats: int | None,
+    workers: int | None,
     assignments: tuple[str, ...],
     data_dir: Path | None,
     out: Path | None,
@@ -88,7 +97,7 @@ def run(
 
     if resume and out is None:
         raise UserError("--resume continues the result set in --out DIR; name it")
-    settings = {"steps": steps, "repeats": repeats}
+    settings = {"steps": steps, "repeats": repeats, "workers": workers}
     options = {**asked, **{key: [value] for key, value in settings.items() if value is not None}}
     plan = _plan(matrix, options, assignments)
     if dry_run:
@@ -162,8 +171,8 @@ def _resumed(folder: Path, manifest: Mapping[str, Any]) -> ResultSet:
 
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """In what earlier runs of a set differ from those to come although they must not, or None."""
-    for key, form in (("steps", "{} steps"), ("seed", "seed {}")):
-        settings = {**now["settings"], **before.get("settings", {})}
+    for key, form in (("steps", "{} steps"), ("workers", "{} workers"), ("seed", "seed {}")):
+        settings = {**now["settings"], **_EARLIER_SETTINGS, **before.get("settings", {})}
         was, would_be = ("the default" if value is None else value for value in (settings[key], now["settings"][key]))
         if was != would_be:
             return f"with {form.format(was)}, not {would_be}"

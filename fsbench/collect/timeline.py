@@ -41,10 +41,11 @@ class Span:
 
 
 class Timeline:
-    """Records the main thread of one rank. Spans outside a step, or on other threads, leave no mark.
+    """Records one thread of a rank: the main one, or a worker's. Spans outside a step, or on other threads, leave no
+    mark.
 
     Args:
-        lanes: names of the lanes that the main thread may wait on.
+        lanes: names of the lanes that the thread may wait on.
         clock: monotonic nanoseconds.
         cpu_clock: CPU nanoseconds of the calling thread.
     """
@@ -74,6 +75,10 @@ class Timeline:
     def wait(self, lane: str) -> Span:
         """The label of a wait on the given lane."""
         return self._waits[lane]
+
+    def adopt(self) -> None:
+        """From now on the calling thread is the one that is recorded, not the one that made this."""
+        self._thread = threading.get_ident()
 
     def on_main_thread(self) -> bool:
         return threading.get_ident() == self._thread
@@ -125,6 +130,17 @@ class Timeline:
             cpu_ns=cpu[kept + 1] - cpu[kept],
             lanes=np.where(is_wait, codes[kept] - _FIRST_WAIT, -1).astype(np.int16),
         )
+
+
+class Timelines:
+    """Those of a rank's workers, for lanes that they share: whoever waits is recorded in his own."""
+
+    def __init__(self, of_workers: Sequence[Timeline]) -> None:
+        self._of_workers = of_workers
+
+    def wait(self, lane: str) -> Span:
+        """On a thread of no worker it leaves no mark."""
+        return next((own for own in self._of_workers if own.on_main_thread()), self._of_workers[0]).wait(lane)
 
 
 def marker_cost_ns(repeats: int = 4000) -> float:

@@ -30,6 +30,7 @@ class Order:
     steps: int
     time_limit_s: float
     data_dir: str | None
+    workers: int = 1
 
     def write(self, folder: Path) -> Path:
         """Returns the file to pass to the ranks."""

@@ -113,4 +113,5 @@ class Execution:
             steps=run.steps or create("workloads", Spec.parse(run.cell.workload)).default_steps,
             time_limit_s=run.time_limit_s,
             data_dir=str(self.data_dir) if self.data_dir else None,
+            workers=run.workers,
         )

@@ -22,7 +22,7 @@ Float64 = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Trained:
-    """What each rank trained in each measured step: arrays [ranks, steps].
+    """What each rank trained in each measured step: arrays [ranks, steps]. Every worker of a rank is one here.
 
     `samples`, `tokens`: int64, real ones; `longest`: int64, tokens of the longest sample; `flops`: float64,
     the model's operations at real lengths; `costs`: float64, how long it should take by what the balancer believed,

@@ -1,5 +1,7 @@
 """A timeline as data: what each rank's main thread did in every nanosecond, and what each lane carried.
 
+Where ranks train by several worker threads, each of these is a rank here, and has the lanes of its rank.
+
 Recorders and simulators fill these arrays; the rest of the package only reads them. Times are integer
 nanoseconds. A clock may be a rank's own; `RunTrace.shared_clock` says whether times of two ranks compare.
 """

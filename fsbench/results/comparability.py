@@ -106,6 +106,8 @@ def _place(manifest: Mapping[str, Any], kind: str) -> dict[str, str | None]:
     settings, versions = _object(manifest, "settings"), _object(manifest, "versions")
     return {
         "steps": _text(settings["steps"] or "the workload's default") if "steps" in settings else None,
+        # Settings without it are of a version that knew one worker only.
+        "workers": _text(settings.get("workers", 1)) if settings else None,
         "seeds": _text(manifest.get("seeds")),
         **{f"version {name}": None for name in _VERSIONS},
         **{f"version {name}": _text(version or "none") for name, version in versions.items()},

@@ -30,6 +30,8 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "started": str,
     "wall_s": (int, float),
 }
+_LATER_TYPES: dict[str, type] = {"workers": int}
+"""Of keys that records of earlier versions lack."""
 _SHOWN = 60
 _MOST = 1e150
 """Figures of a larger magnitude, or of a smaller one than its inverse, would not leave a ratio finite."""
@@ -42,7 +44,7 @@ def record_fault(record: Any) -> str | None:
         return "expected an object"
     if fault := schema_fault(record.get("schema"), SCHEMA):
         return fault
-    for key, kind in _TYPES.items():
+    for key, kind in {**_TYPES, **{key: kind for key, kind in _LATER_TYPES.items() if key in record}}.items():
         if not isinstance(record.get(key, ...), kind) or isinstance(record[key], bool):
             return f"{key!r} is missing or of the wrong type"
     for key, known in (("status", STATUSES), ("kind", KINDS)):

@@ -156,7 +156,7 @@ def _report(
     parts_columns = _told(_PARTS_COLUMNS, rows)
     speed = _grid(rows, [*labels, *speed_columns], format, notes)
     parts = _grid(rows, [*labels, *parts_columns], format, notes)
-    remarks = [*full_name_lines(short), *_floor_lines(rows), *_collision_lines(rows)]
+    remarks = [*full_name_lines(short), *_worker_lines(records), *_floor_lines(rows), *_collision_lines(rows)]
     remarks += [*_legend_lines([*speed_columns, *parts_columns]), *_protocol_lines(records)]
     footnotes = "\n".join(f"[{number}] {note}" for note, number in notes.items())
     blocks = [
@@ -333,6 +333,16 @@ def _legend_lines(columns: Iterable[Column]) -> list[str]:
     told = [column for column in columns if column.metric in _ONLY_WHERE_TOLD]
     names = [column.heading.splitlines()[0] + ": " for column in told]
     return [name + METRICS[of.metric].meaning.removeprefix(name) for name, of in zip(names, told, strict=True)]
+
+
+def _worker_lines(records: Sequence[Record]) -> list[str]:
+    numbers = sorted({record.get("workers", 1) for record in records})
+    return [
+        f"workers: {number} threads train on each rank, without locks over one copy of its dense parameters; each is a "
+        f"rank of its own in what is said of steps, windows and stragglers"
+        for number in numbers
+        if number > 1
+    ]
 
 
 def _protocol_lines(records: Sequence[Record]) -> list[str]:

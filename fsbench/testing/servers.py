@@ -23,10 +23,17 @@ from fsbench.workload import Workload
 
 @contextlib.contextmanager
 def served(
-    strategies: Strategies, workload: Workload, *, rank: int, ranks: int, seed: int, timeout: timedelta
+    strategies: Strategies,
+    workload: Workload,
+    *,
+    rank: int,
+    ranks: int,
+    seed: int,
+    timeout: timedelta,
+    workers: int = 1,
 ) -> Iterator[Any]:
     """Inside the context there are the servers that the strategies ask for; it is the store at which to meet them.
-    Collective.
+    Collective. `workers`: of each rank.
 
     Raises:
         FsbenchError: on rank 0, what a server raised, rather than what came of that there.
@@ -39,7 +46,7 @@ def served(
 
     def serve(process: ServerProcess, number: int) -> None:
         strategy, store = getattr(strategies, process.axis), dist.PrefixStore(name, meeting_point().clone())
-        how: dict[str, Any] = {"ranks": ranks, "number": number, "seed": seed, "timeout": timeout}
+        how: dict[str, Any] = {"ranks": ranks, "workers": workers, "number": number, "seed": seed, "timeout": timeout}
         try:
             serve_ranks(strategy, process, workload, store=store, **how)
         except BaseException as error:

@@ -17,12 +17,13 @@ from fsbench.testing.compare import TOLERANCES
 from fsbench.testing.exercise import STEPS
 from fsbench.testing.totals import check_totals
 from fsbench.testing.trial import Trial, opened
-from fsbench.testing.verdicts import Fault, on_each_count
+from fsbench.testing.verdicts import Fault, Skip, on_each_count
 from fsbench.train.driver import Driver
 from fsbench.train.trainer import Trainer
 
 IDLE_S = 5.0
 _BARRIERS = 50
+_WORKERS = 2
 State = dict[str, NDArray]
 
 
@@ -151,4 +152,29 @@ def check_storage(case: Case, ranks: int) -> None:
             raise Fault(f"rank {rank}: parameters moved while it trained")
 
 
-CHECKS = (check_no_table, check_flush, check_replicas, check_syncs, check_totals, check_storage)
+def share(rank: int, ranks: int, trial: Trial) -> tuple[bool, int]:
+    """On a rank: whether a parameter of any worker left the place of the rank's, and after how many steps of them all
+    the last sync was."""
+    with opened(rank, ranks, trial) as (trainer, _):
+        assert trainer.crew, "a trial of several workers"
+        places = [[p.data_ptr() for p in trainer.model.parameters()]] * trial.workers
+        trainer.crew.run([Driver(member, 0, STEPS) for member in trainer.members], lambda done: None)
+        moved = places != [[p.data_ptr() for p in member.model.parameters()] for member in trainer.members]
+        return moved, max((sync.step for sync in trainer.strategies.sync.syncs()), default=0)
+
+
+@on_each_count
+def check_workers(case: Case, ranks: int) -> None:
+    """Worker threads train over one copy of the parameters if `hogwild` says so."""
+    if not case.strategy.hogwild:
+        raise Skip("`hogwild` is False")
+    case.trained(ranks)
+    for rank, ended in enumerate(case.run(share, ranks, case.trial("no table", workers=_WORKERS))):
+        moved, last = ended.result
+        if moved:
+            raise Fault(f"rank {rank}: parameters of its workers are no longer in one place")
+        if last > _WORKERS * STEPS:
+            raise Fault(f"rank {rank}: a sync of step {last}, after {_WORKERS * STEPS} steps of all workers")
+
+
+CHECKS = (check_no_table, check_flush, check_replicas, check_syncs, check_totals, check_storage, check_workers)

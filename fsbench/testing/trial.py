@@ -38,7 +38,7 @@ class Trial:
 
     `interrupted_at`: before that step every rank raises, and the trainer is closed. `resumed_at`: before that step it
     is saved and closed, and a fresh one loads it and goes on. `again`: the same once more. `kinds`: of its tables.
-    `sync`: beside which it trains, if that is not the axis.
+    `sync`: beside which it trains, if that is not the axis. `workers`: of each rank.
     """
 
     axis: str
@@ -49,6 +49,7 @@ class Trial:
     again: bool = False
     kinds: TableKinds = field(default_factory=TableKinds)
     sync: str = DEFAULTS["sync"]
+    workers: int = 1
 
 
 @dataclass
@@ -81,18 +82,23 @@ class _Interruption(Exception):
 @contextlib.contextmanager
 def opened(rank: int, ranks: int, trial: Trial) -> Iterator[tuple[Trainer, Watch]]:
     """A trainer for the trial, on this rank, with the servers that it asks for. Closed at the end."""
+    strategies, *others = (_strategies(trial) for _ in range(trial.workers))
+    workload = Exercise(trial.scenario, trial.kinds)
+    watch = Watch(getattr(strategies, trial.axis))
+    where: dict[str, Any] = {"rank": rank, "ranks": ranks, "seed": SEED, "timeout": _TIMEOUT}
+    with served(strategies, workload, workers=trial.workers, **where) as store:
+        where |= {"device": torch.device("cpu"), "store": store, "others": others}
+        trainer = open_trainer(workload, strategies, **where)
+        yield trainer, watch
+        close_trainer(trainer)
+
+
+def _strategies(trial: Trial) -> Strategies:
     specs = {**DEFAULTS, "sync": trial.sync, trial.axis: trial.spec}
     cell: dict[str, Any] = {axis: create(axis, Spec.parse(spec)) for axis, spec in specs.items()}
     if trial.axis == "collectives":
         cell["sharding"] = Deal()  # so that they shuffle samples too
-    strategies = Strategies(**cell)
-    workload = Exercise(trial.scenario, trial.kinds)
-    watch = Watch(cell[trial.axis])
-    where: dict[str, Any] = {"rank": rank, "ranks": ranks, "seed": SEED, "timeout": _TIMEOUT}
-    with served(strategies, workload, **where) as store:
-        trainer = open_trainer(workload, strategies, device=torch.device("cpu"), store=store, **where)
-        yield trainer, watch
-        close_trainer(trainer)
+    return Strategies(**cell)
 
 
 def train(rank: int, ranks: int, trial: Trial) -> Trained:

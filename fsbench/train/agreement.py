@@ -37,6 +37,7 @@ def facts(order: Order, workload: Workload, strategies: Strategies, device: torc
         "numpy": np.__version__,
         "device": device.type,
         "steps": str(order.steps),
+        "workers": str(order.workers),
         "seed": str(order.seed),
         "data": _digest(workload.fingerprint()),
         **dict(parts),

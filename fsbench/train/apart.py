@@ -1,4 +1,4 @@
-"""Ranks that loaded apart tell each other, after training, what they trained."""
+"""Ranks, and their workers, that loaded apart tell each other, after training, what they trained."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from fsbench.train.shard_stats import ShardStats
 _COLUMNS = ("cost", "samples", "tokens", "longest")
 
 
-def all_stats(own: Sequence[ShardStats]) -> list[ShardStats]:
-    """What each rank trained in each step, columns [ranks], from columns [1] of its own. Collective."""
-    mine = {name: np.concatenate([getattr(step, name) for step in own] or [np.zeros(0)]) for name in _COLUMNS}
+def all_stats(*own: Sequence[ShardStats]) -> list[ShardStats]:
+    """What each worker of each rank trained in each step, columns [ranks * workers], from columns [1] of each of one's
+    own workers. Collective."""
+    mine = {name: np.array([[getattr(step, name)[0] for step in of_worker] for of_worker in own]) for name in _COLUMNS}
     everyone: list[dict[str, np.ndarray]] = [{}] * dist.get_world_size()
     dist.all_gather_object(everyone, mine)
-    columns = {name: np.stack([rank[name] for rank in everyone]) for name in _COLUMNS}
+    columns = {name: np.concatenate([rank[name] for rank in everyone]) for name in _COLUMNS}
     return [
-        _of_all(step, {name: column[:, place] for name, column in columns.items()}) for place, step in enumerate(own)
+        _of_all(step, {name: column[:, place] for name, column in columns.items()}) for place, step in enumerate(own[0])
     ]
 
 

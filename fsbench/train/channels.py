@@ -19,7 +19,7 @@ from fsbench.collect.gloo import DuplexGloo
 from fsbench.collect.memory import peak_rss_mib
 from fsbench.collect.operations import OperationLog
 from fsbench.collect.recorder import RecordedGroup, size_of
-from fsbench.collect.timeline import Timeline
+from fsbench.collect.timeline import Timeline, Timelines
 from fsbench.errors import FsbenchError
 from fsbench.launch.activity import REQUESTS, Activity
 from fsbench.roles import ServerProcess
@@ -110,7 +110,7 @@ class ServerLane(ThreadedLane):
 
     collective = False
 
-    def __init__(self, spec: LaneSpec, pair: RecordedPair, timeline: Timeline) -> None:
+    def __init__(self, spec: LaneSpec, pair: RecordedPair, timeline: Timeline | Timelines) -> None:
         super().__init__(spec, pair, timeline)
         self._channel = Channel(pair)
 
@@ -133,32 +133,46 @@ def meeting_point() -> Any:
 
 
 class Pairs:
-    """Makes pairs. Both ends meet at `store`; a rank asks its servers, and a server its ranks, in the order of their
-    numbers."""
+    """Makes pairs. Both ends meet at `store`; a worker asks its servers, and a server its workers, in the order of
+    their numbers. Where a server knows ranks only (`ServerProcess.of_workers`), the first worker is the rank's."""
 
-    def __init__(self, store: Any, ranks: int, timeout: timedelta, activity: Activity | None = None) -> None:
+    def __init__(
+        self, store: Any, ranks: int, timeout: timedelta, activity: Activity | None = None, workers: int = 1
+    ) -> None:
         self._store = store
         self._ranks = ranks
         self._timeout = timeout
         self._activity = activity
+        self._workers = workers
 
-    def lanes(self, servers: Iterable[ServerProcess], rank: int, timeline: Timeline) -> dict[str, list[ServerLane]]:
-        """A rank's lanes to all servers, by role."""
+    def lanes(
+        self, servers: Iterable[ServerProcess], rank: int, timeline: Timeline | Timelines, worker: int = 0
+    ) -> dict[str, list[ServerLane]]:
+        """A worker's lanes to all servers that know it, by role."""
         lanes: dict[str, list[ServerLane]] = {}
         for number, server in enumerate(servers, start=self._ranks):
+            if worker and not server.of_workers:
+                continue
             spec = LaneSpec(server.lane, server.waits_as, host=True)
             before = native_threads()
-            lane = ServerLane(spec, self._pair(server, rank, _RANK, number), timeline)
+            lane = ServerLane(spec, self._pair(server, rank, worker, _RANK, number), timeline)
             lane.threads = native_threads() - before
             lanes.setdefault(server.role, []).append(lane)
         return lanes
 
     def channels(self, server: ServerProcess, number: int) -> list[Channel]:
-        """A server's, by rank. `number`: of its process."""
-        return [Channel(self._pair(server, rank, _SERVER, number)) for rank in range(self._ranks)]
+        """A server's, by rank, and by worker where it knows them. `number`: of its process."""
+        workers = range(self._workers if server.of_workers else 1)
+        return [
+            Channel(self._pair(server, rank, worker, _SERVER, number))
+            for rank in range(self._ranks)
+            for worker in workers
+        ]
 
-    def _pair(self, server: ServerProcess, rank: int, end: int, number: int) -> RecordedPair:
+    def _pair(self, server: ServerProcess, rank: int, worker: int, end: int, number: int) -> RecordedPair:
         name = f"{server.lane} of rank {rank}"
+        if server.of_workers and self._workers > 1:
+            name = f"{name}, worker {worker}"
         gloo = DuplexGloo(dist.PrefixStore(f"pair/{name}", self._store), end, 2, self._timeout)
         pair = RecordedPair(gloo, end, 2, blocking=True)
         pair.log.lane = name

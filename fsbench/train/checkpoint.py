@@ -1,6 +1,7 @@
 """A checkpoint: full logical tables, dense state, optimizer, strategies' state and the consumed position.
 
-It does not depend on the number of ranks: what was saved on two can go on on three.
+It does not depend on the number of ranks: what was saved on two can go on on three. The optimizer's state is that of
+rank 0's first worker, for all.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ def load(trainer: Trainer, path: Path) -> int:
         DataError: no checkpoint, one of another format, or a file that holds more than tensors and plain values.
     """
     state = _read(path, trainer.context.device)
-    trainer.model.load_state_dict(state["model"])
-    trainer.optimizer.load_state_dict(state["optimizer"])
+    for member in trainer.members:
+        member.model.load_state_dict(state["model"])
+        member.optimizer.load_state_dict(state["optimizer"])
     trainer.strategies.embedding.load_state_dict(state["tables"])
     trainer.strategies.sharding.load_state_dict(state["sharding"])
     trainer.strategies.collectives.load_state_dict(state["collectives"])

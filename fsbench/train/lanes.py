@@ -20,7 +20,7 @@ import torch.distributed as dist
 from fsbench.axes import CONTROL, CRITICAL, DENSE, EXCHANGE, IDS, SHUFFLE, LaneSpec, WaitClass
 from fsbench.collect import recorder
 from fsbench.collect.cpu import cpu_ns, native_threads
-from fsbench.collect.timeline import Timeline
+from fsbench.collect.timeline import Timeline, Timelines
 from fsbench.errors import FsbenchError
 from fsbench.launch.activity import Activity
 
@@ -66,11 +66,7 @@ class LaneHandle:
             self._result = self._result.result
 
     def wait(self) -> Any:
-        timeline = self._lane.timeline
-        if timeline.on_main_thread():
-            with timeline.wait(self._lane.name):
-                self._done.wait()
-        else:
+        with self._lane.timeline.wait(self._lane.name):
             self._done.wait()
         if self._error is not None:
             raise self._error
@@ -99,7 +95,7 @@ class Lane:
     collective: ClassVar[bool] = True
     """Whether all ranks have a part in it. If not, it is between this rank and a server."""
 
-    def __init__(self, spec: LaneSpec, group: Any, timeline: Timeline) -> None:
+    def __init__(self, spec: LaneSpec, group: Any, timeline: Timeline | Timelines) -> None:
         self.name = spec.name
         self.spec = spec
         self.group = group
@@ -135,7 +131,7 @@ class Lane:
 class ThreadedLane(Lane):
     """A lane whose queue is drained by a thread of its own."""
 
-    def __init__(self, spec: LaneSpec, group: Any, timeline: Timeline) -> None:
+    def __init__(self, spec: LaneSpec, group: Any, timeline: Timeline | Timelines) -> None:
         super().__init__(spec, group, timeline)
         self._queue: queue.SimpleQueue[tuple[LaneHandle, Callable[[], Any], str] | None] = queue.SimpleQueue()
         self._lent_as = "other"
@@ -178,9 +174,25 @@ class ThreadedLane(Lane):
         self._thread.join()
 
 
+class OwnLane(ThreadedLane):
+    """A worker's queue of jobs that need no other rank: it has a thread, and no group."""
+
+    collective = False
+
+    def __init__(self, spec: LaneSpec, timeline: Timeline) -> None:
+        super().__init__(spec, _NoGroup(), timeline)
+
+
+class _NoGroup:
+    """Nothing can be issued on it."""
+
+    def __init__(self) -> None:
+        self.log = recorder.OperationLog(range(0))
+
+
 def open_lanes(
     wanted: Iterable[LaneSpec],
-    timeline: Timeline,
+    timeline: Timeline | Timelines,
     device: torch.device,
     timeout: timedelta,
     host_classes: Collection[WaitClass] = (),

@@ -11,7 +11,7 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from fsbench.errors import Unsupported
+from fsbench.errors import Unsupported, WorkerFailed
 from fsbench.launch.handover import RankError, make_room, write_error
 from fsbench.launch.heartbeat import Heartbeat
 
@@ -45,7 +45,7 @@ class LastWords:
     def fail(self, error: BaseException) -> NoReturn:
         self._reserve = None
         message = str(error).strip()
-        if not isinstance(error, Unsupported):
+        if not isinstance(error, Unsupported | WorkerFailed):
             message = f"{type(error).__name__}: {message}" if message else type(error).__name__
         self._end(kind_of(error), message, 1, error)
 
@@ -77,6 +77,8 @@ class LastWords:
 
 def kind_of(error: BaseException) -> str:
     """`unsupported`, `oom` or `failed`."""
+    if isinstance(error, WorkerFailed) and error.__cause__:
+        return kind_of(error.__cause__)
     if isinstance(error, Unsupported):
         return "unsupported"
     no_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"

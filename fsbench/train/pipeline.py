@@ -97,7 +97,7 @@ class BatchPipeline:
             step = self._next_load
             self._next_load += 1
             with self._context.timeline.input:
-                local = self._workload.load(step, self._context.rank, self._context.ranks)
+                local = self._workload.load(step, self._context.reader, self._context.readers)
             seconds = self._context.timeline.last_compute_ns * 1e-9
             job = partial(self._shard, step, local, self._trained, seconds)
             self._coming.append(self._lane.submit(job, kind="samples"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,7 @@ from fsbench.metrics.syncs import SyncTrace, enter_syncs
 from fsbench.metrics.trace import LaneOps, LaneTrace, RankTrace, RunTrace
 from fsbench.train.observed import observed
 from fsbench.train.quality import enter_quality
-from fsbench.train.session import Finished
+from fsbench.train.session import Finished, Part
 from fsbench.train.shard_stats import ShardStats
 from fsbench.train.trainer import Trainer
 
@@ -38,25 +39,33 @@ _NEEDS_DEVICE_TIMELINE = (
 
 
 @dataclass(frozen=True)
-class RankRecord:
-    """What one rank hands in. `flops`: of what it trained in each step. `peak_gpu_mib`: None on a CPU. `link_use`: None
-    without a link."""
+class WorkerRecord:
+    """What one worker of a rank hands in. `ops`: by lane, its own and those of its rank. `flops`: of what it trained in
+    each step."""
 
     trace: RankTrace
-    operations: dict[str, dict[str, int]]
     ops: dict[str, LaneOps]
+    flops: list[float]
+    rows_asked: Sequence[Sequence[int]]
+    rows_by_class: Mapping[str, int]
+    stalest: int
+
+
+@dataclass(frozen=True)
+class RankRecord:
+    """What one rank hands in. `operations`: how many of each name, by lane, of all its workers. `peak_gpu_mib`: None on
+    a CPU. `link_use`: None without a link."""
+
+    workers: Sequence[WorkerRecord]
+    operations: dict[str, dict[str, int]]
     marker_ns: float
     peak_rss_mib: float
     peak_gpu_mib: float | None
     lookahead_bytes: int
-    flops: list[float]
     sent: dict[tuple[str, str], int]
     link_use: LinkUse | None
     syncs: Sequence[Sync]
     shadow_cpu_s: float | None
-    rows_asked: Sequence[Sequence[int]]
-    rows_by_class: Mapping[str, int]
-    stalest: int
 
 
 def build_report(trainer: Trainer, finished: Finished) -> dict[str, Any] | None:
@@ -81,8 +90,7 @@ def build_report(trainer: Trainer, finished: Finished) -> dict[str, Any] | None:
     _enter_embedding(sheet, trainer, finished, records)
     enter_quality(sheet, finished)
     _enter_run(sheet, finished, records, bubbles)
-    # A trainer is a rank, and has one worker.
-    sheet.enter("elp", trainer.workload.samples_per_rank * trainer.context.ranks, "")
+    sheet.enter("elp", trainer.workload.samples_per_rank * trainer.context.readers, "")
     on_gpu = trainer.context.device.type == "cuda"
     if on_gpu:
         sheet.withhold(_NEEDS_DEVICE_TIMELINE, "the host's timeline does not see the GPU; no CUDA events yet")
@@ -90,7 +98,7 @@ def build_report(trainer: Trainer, finished: Finished) -> dict[str, Any] | None:
         "metrics": sheet.metrics,
         "missing": sheet.missing,
         "observed": evidence,
-        "per_rank": [_rank_row(*pair, on_gpu) for pair in zip(records, bubbles.totals_by_rank(), strict=True)],
+        "per_rank": _rows(records, bubbles, on_gpu),
     }
 
 
@@ -113,40 +121,58 @@ def gather_records(trainer: Trainer, finished: Finished) -> tuple[list[str], lis
 def _agree_on_kinds(trainer: Trainer) -> list[str]:
     """What the bytes of any lane on any rank were, in one order for all."""
     everyone: list[Any] = [None] * trainer.context.ranks
-    dist.all_gather_object(everyone, [kind for lane in trainer.context.lanes.values() for kind in lane.log.kinds()])
+    dist.all_gather_object(everyone, [kind for lane in trainer.lanes for kind in lane.log.kinds()])
     return sorted(set().union(*everyone))
 
 
 def _record(trainer: Trainer, finished: Finished, kinds: list[str]) -> RankRecord:
     on_gpu = trainer.context.device.type == "cuda"
-    largest = max((step.own_bytes for step in finished.stats), default=0)
+    largest = [max((step.own_bytes for step in part.stats), default=0) for part in finished.parts]
     return RankRecord(
-        trace=trainer.context.timeline.trace(),
-        operations={name: lane.log.operations() for name, lane in trainer.context.lanes.items()},
-        ops={name: lane.log.arrays(kinds) for name, lane in trainer.context.lanes.items()},
+        workers=[_worker(*pair, kinds) for pair in zip(trainer.members, finished.parts, strict=True)],
+        operations=_operations(trainer),
         marker_ns=marker_cost_ns(),
         peak_rss_mib=peak_rss_mib(),
         peak_gpu_mib=torch.cuda.max_memory_allocated() / 2**20 if on_gpu else None,
-        lookahead_bytes=largest * trainer.strategies.lookahead,
-        flops=[step.own_flops for step in finished.stats],
+        lookahead_bytes=sum(largest) * trainer.strategies.lookahead,
         sent=finished.sent,
         link_use=finished.link_use,
         syncs=trainer.strategies.sync.syncs(),
         shadow_cpu_s=finished.shadow_cpu_s,
-        rows_asked=finished.rows_asked,
-        rows_by_class=finished.rows_by_class,
-        stalest=finished.stalest,
     )
 
 
+def _worker(member: Trainer, part: Part, kinds: list[str]) -> WorkerRecord:
+    return WorkerRecord(
+        trace=member.context.timeline.trace(),
+        ops={name: lane.log.arrays(kinds) for name, lane in member.context.lanes.items()},
+        flops=[step.own_flops for step in part.stats],
+        rows_asked=part.rows_asked,
+        rows_by_class=part.rows_by_class,
+        stalest=part.stalest,
+    )
+
+
+def _operations(trainer: Trainer) -> dict[str, dict[str, int]]:
+    counts: dict[str, Counter[str]] = {}
+    for lane in trainer.lanes:
+        counts.setdefault(lane.name, Counter()).update(lane.log.operations())
+    return {name: dict(of_lane) for name, of_lane in counts.items()}
+
+
 def run_trace(trainer: Trainer, records: list[RankRecord], kinds: list[str], steps: range) -> RunTrace:
-    """The timeline of all ranks over a range of their windows."""
+    """The timeline of all workers of all ranks over a range of their windows; metrics call each of them a rank."""
+    workers = _workers(records)
     lanes = {
-        name: LaneTrace(lane.spec.waits_as, [record.ops[name] for record in records], lane.collective)
+        name: LaneTrace(lane.spec.waits_as, [worker.ops[name] for worker in workers], lane.collective)
         for name, lane in trainer.context.lanes.items()
     }
-    ranks = [record.trace.steps(steps) for record in records]
+    ranks = [worker.trace.steps(steps) for worker in workers]
     return RunTrace(ranks, lanes, trainer.context.timeline.lanes, shared_clock=True, kind_names=tuple(kinds))
+
+
+def _workers(records: Sequence[RankRecord]) -> list[WorkerRecord]:
+    return [worker for record in records for worker in record.workers]
 
 
 def _trained(trainer: Trainer, finished: Finished, records: list[RankRecord]) -> Trained:
@@ -155,7 +181,7 @@ def _trained(trainer: Trainer, finished: Finished, records: list[RankRecord]) ->
 
     def stack(name: str) -> Any:
         rows = [getattr(step, name) for step in stats]
-        return np.stack(rows, axis=1) if rows else np.zeros((trainer.context.ranks, 0))
+        return np.stack(rows, axis=1) if rows else np.zeros((trainer.context.readers, 0))
 
     steps = len(finished.losses)
     keys = sorted({key for record in records for key in record.sent})
@@ -164,14 +190,18 @@ def _trained(trainer: Trainer, finished: Finished, records: list[RankRecord]) ->
         stack("samples"),
         stack("tokens"),
         stack("longest"),
-        flops=np.array([record.flops[measured] for record in records]),
+        flops=np.array([worker.flops[measured] for worker in _workers(records)]),
         costs=stack("predicted"),
         sent=sent,
     )
 
 
 def _enter_run(sheet: Sheet, finished: Finished, records: list[RankRecord], bubbles: Bubbles) -> None:
-    marks = [record.marker_ns * len(record.trace.steps(finished.measured).starts) for record in records]
+    marks = [
+        record.marker_ns * len(worker.trace.steps(finished.measured).starts)
+        for record in records
+        for worker in record.workers
+    ]
     last = finished.losses[-_LAST_STEPS:]
     on_gpus = [record.peak_gpu_mib for record in records if record.peak_gpu_mib is not None]
     sheet.enter("steps_measured", len(finished.measured), _NO_STEP)
@@ -189,17 +219,20 @@ def _enter_embedding(sheet: Sheet, trainer: Trainer, finished: Finished, records
         sheet.withhold(_OF_TABLES, "the workload has no embedding table")
         return
     enter_collisions(sheet, finished.collisions)
-    enter_lookups(sheet, [record.rows_asked for record in records], [record.rows_by_class for record in records])
-    bound, seen = trainer.strategies.embedding.staleness, [record.stalest for record in records]
+    workers = _workers(records)
+    enter_lookups(sheet, [worker.rows_asked for worker in workers], [worker.rows_by_class for worker in workers])
+    bound, seen = trainer.strategies.embedding.staleness, [worker.stalest for worker in workers]
     sheet.enter("staleness_steps", max(seen) if bound is None else bound, "")
 
 
 def _enter_syncs(sheet: Sheet, finished: Finished, records: list[RankRecord]) -> None:
-    """Of the syncs between the first measured window's begin and the last one's end, on each rank's own clock."""
+    """Of the syncs between the first measured window's begin and the last one's end, on each rank's own clock; steps
+    are those of all its workers."""
     traces = []
     for record in records:
-        windows = record.trace.steps(finished.measured)
-        begin, end = (int(windows.step_begin[0]), int(windows.step_end[-1])) if len(windows.windows) else (0, 0)
+        windows = [worker.trace.steps(finished.measured) for worker in record.workers]
+        begin = min((int(of_worker.step_begin[0]) for of_worker in windows if len(of_worker.windows)), default=0)
+        end = max((int(of_worker.step_end[-1]) for of_worker in windows if len(of_worker.windows)), default=0)
         syncs = [sync for sync in record.syncs if begin <= sync.at_ns < end]
         steps = np.array([sync.step for sync in syncs], np.int64)
         lags = np.array([sync.lag for sync in syncs if sync.lag is not None], np.int64)
@@ -210,8 +243,19 @@ def _enter_syncs(sheet: Sheet, finished: Finished, records: list[RankRecord]) ->
     sheet.enter("replica_spread", finished.replica_spread, "the replicas' mean is 0")
 
 
-def _rank_row(record: RankRecord, parts: dict[str, int], on_gpu: bool) -> dict[str, Any]:
-    """One rank over all measured steps: milliseconds by part (on a GPU the host's windows alone), and memory."""
+def _rows(records: Sequence[RankRecord], bubbles: Bubbles, on_gpu: bool) -> list[dict[str, Any]]:
+    whose = [
+        ({"rank": rank, "worker": worker}, record)
+        for rank, record in enumerate(records)
+        for worker in range(len(record.workers))
+    ]
+    totals = bubbles.totals_by_rank()
+    return [{**who, **_row(record, parts, on_gpu)} for (who, record), parts in zip(whose, totals, strict=True)]
+
+
+def _row(record: RankRecord, parts: dict[str, int], on_gpu: bool) -> dict[str, Any]:
+    """One worker over all measured steps: milliseconds by part (on a GPU the host's windows alone), and its rank's
+    memory."""
     row: dict[str, Any] = {"window_ms": sum(parts.values()) / 1e6}
     if not on_gpu:
         row["compute_ms"] = parts["compute"] / 1e6

@@ -24,6 +24,7 @@ def serve_ranks(
     workload: Workload,
     *,
     ranks: int,
+    workers: int = 1,
     number: int,
     seed: int,
     store: Any,
@@ -35,24 +36,26 @@ def serve_ranks(
 
     Args:
         workload: prepared.
+        workers: of each rank.
         number: of this process among all; those of the ranks come first.
         store: where all processes meet.
         on_poll: told how many requests were answered so far, when all ranks have come and several times a second.
     """
+    clients = ranks * (workers if process.of_workers else 1)
     context = ServerContext(
         process.role,
         process.place,
         process.count,
-        ranks,
+        clients,
         dtype=getattr(torch, workload.dtype_name),
         seed=seed,
         tables=workload.tables(),
     )
     server = strategy.serve(context)
-    channels = Pairs(store, ranks, timeout, activity).channels(process, number)
-    answered = [0] * ranks
+    channels = Pairs(store, ranks, timeout, activity, workers).channels(process, number)
+    answered = [0] * clients
     on_poll(0)
-    threads = ThreadPoolExecutor(ranks, thread_name_prefix=str(process))
+    threads = ThreadPoolExecutor(clients, thread_name_prefix=str(process))
     desks = [threads.submit(_attend, server, rank, channel, answered) for rank, channel in enumerate(channels)]
     open_desks: set[Future[None]] = set(desks)
     while open_desks:

@@ -46,6 +46,11 @@ class _Process:
     def timeout(self) -> timedelta:
         return timedelta(seconds=self.order.time_limit_s)
 
+    @property
+    def others(self) -> list[Strategies]:
+        """Of every worker of a rank but the first."""
+        return [_strategies(self.order) for _ in range(1, self.order.workers)]
+
     @cached_property
     def device(self) -> torch.device:
         """A GPU of its own for each rank, else the CPU. A server says what the ranks have."""
@@ -66,7 +71,7 @@ def work(order: Order, folder: Path, number: int, heartbeat: Heartbeat) -> None:
     """Sets the process with that number up, and trains or serves. Raises whatever goes wrong."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     heartbeat.beat("data")
-    strategies = Strategies(**{axis: create(axis, order.strategy(axis)) for axis in AXES})
+    strategies = _strategies(order)
     workload: Workload = create("workloads", Spec.parse(order.cell["workload"]))
     process = _Process(order, folder, number, heartbeat, strategies, workload)
     if number == 0:
@@ -77,6 +82,10 @@ def work(order: Order, folder: Path, number: int, heartbeat: Heartbeat) -> None:
     else:
         _serve(process, strategies.servers[number - process.ranks])
     heartbeat.beat("done")
+
+
+def _strategies(order: Order) -> Strategies:
+    return Strategies(**{axis: create(axis, order.strategy(axis)) for axis in AXES})
 
 
 def _train(process: _Process) -> None:
@@ -104,6 +113,7 @@ def _train(process: _Process) -> None:
         timeout=process.timeout,
         store=process.store,
         activity=activity,
+        others=process.others,
     )
     link = create("clusters", Spec.parse(order.cell["cluster"])).link
     finished = TrainingRun(trainer, order.steps, process.heartbeat, link).execute()
@@ -124,6 +134,7 @@ def _serve(process: _Process, server: ServerProcess) -> None:
         server,
         process.workload,
         ranks=process.ranks,
+        workers=order.workers,
         number=process.number,
         seed=order.seed,
         store=process.store,

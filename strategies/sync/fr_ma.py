@@ -23,7 +23,8 @@ class ForegroundMA(LocalSteps):
 
     @dataclass(frozen=True)
     class Options:
-        """`every`: own steps between two averages. `alpha`: how far a replica moves to the mean, in (0, 1]."""
+        """`every`: own steps between two averages, of all workers of a rank. `alpha`: how far a replica moves to the
+        mean, in (0, 1]."""
 
         every: int = 5
         alpha: float = 1.0
@@ -47,7 +48,8 @@ class ForegroundMA(LocalSteps):
     def after_step(self) -> None:
         super().after_step()
         if self.steps % self.options.every == 0:
-            self._average()
+            with self.context.standstill(self.context.lanes[DENSE.name]):
+                self._average()
 
     def _average(self) -> None:
         from fsbench_strategies.sync.averaging import SPREAD_EVERY

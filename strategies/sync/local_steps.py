@@ -23,11 +23,13 @@ def check_share(name: str, value: float) -> None:
 class LocalSteps(DenseSync):
     """Every rank steps on its own gradients, divided by its own target count.
 
-    After `attach`, `flat` holds all dense parameters. Subclasses bring the replicas together.
+    After `attach`, `flat` holds all dense parameters. Subclasses bring the replicas together. Worker threads may train
+    over `flat` at once; a subclass that syncs while training waits must ask them to stand still.
     """
 
     exact = False
     needs_totals = False
+    hogwild = True
 
     def attach(self, module: torch.nn.Module) -> None:
         from fsbench_strategies.sync.flat import FlatParameters
@@ -35,7 +37,7 @@ class LocalSteps(DenseSync):
         self._module = module
         self.flat = FlatParameters(module)
         self.steps = 0
-        """Own steps so far."""
+        """Own steps so far, of all workers."""
 
     def after_backward(self, step: int, counts: TargetCounts) -> None:
         self._targets = counts.local
