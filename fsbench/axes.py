@@ -364,7 +364,8 @@ class Sync:
     """A replica has taken in what the others learned.
 
     `step`: this rank's own steps before it. `at_ns`: monotonic clock. `spread`: how far this replica was from the mean
-    when it sent its parameters, over the norm of the mean; None where that was not measured.
+    when it sent its parameters, over the norm of the mean; None where that was not measured. Where ranks do not sync
+    together, from the central copy that came back.
     """
 
     step: int
@@ -378,6 +379,8 @@ class DenseSync(Strategy):
     needs_totals: ClassVar[bool] = True
     """Whether it reads `TargetCounts.total`. If it does not, no samples move and no table needs them either, then the
     ranks load apart: none waits for another at the start of a step."""
+    together: ClassVar[bool] = True
+    """Whether ranks sync with each other. If not, each does on its own, as often as it comes to it."""
 
     @abstractmethod
     def attach(self, module: torch.nn.Module) -> None:
@@ -402,7 +405,7 @@ class DenseSync(Strategy):
         """
 
     def syncs(self) -> Sequence[Sync]:
-        """Every sync of this rank so far, in order; as many on every rank."""
+        """Every sync of this rank so far, in order; as many on every rank if they sync `together`."""
         return ()
 
     @abstractmethod

@@ -131,6 +131,28 @@ def test_a_rank_that_is_stopped_while_a_round_is_on_ends_the_run_and_is_named(tm
     assert nothing_is_left(shadows)
 
 
+def test_a_sync_server_that_is_lost_ends_the_run_and_is_named(tmp_path, environment):
+    session = start(tmp_path / "set", environment, "--sync", "shadow-easgd:duty=1,servers=2", "--steps", "1000000")
+    try:
+        beats = lambda: [beats for folder in runs(environment) if None not in (beats := read_beats(folder, 4))]  # noqa: E731
+        sessions.wait_until(lambda: any(one[0].phase == "train" and one[0].done > 20 for one in beats()))
+        (of_run,) = beats()
+        os.kill(of_run[3].pid, signal.SIGKILL)
+        assert end(session)[0] == 1
+    finally:
+        session.kill()
+        session.wait()
+    record = the_record(tmp_path / "set")
+    assert record["status"] == "failed"
+    assert record["reason"].startswith("sync-server 1, serve: ")
+    assert nothing_is_left(environment)
+
+
+def runs(environment) -> list[Path]:
+    """Folders of runs that are under way."""
+    return list(Path(environment["TMPDIR"]).glob("fsbench-*"))
+
+
 def test_a_session_that_is_stopped_while_a_round_is_on_ends_every_process_and_records_nothing_of_the_run(
     tmp_path, shadows, stuck
 ):
