@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.test_sync_strategies import opened, parameters  # noqa: E402
+from tests.sync_cells import opened, parameters  # noqa: E402
 
 pytestmark = pytest.mark.distributed
 STEPS, BROKEN_AT = 8, 4

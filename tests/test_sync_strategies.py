@@ -1,37 +1,18 @@
-"""Strategies whose ranks step on their own, on real ranks."""
+"""Strategies whose ranks step on their own, on real ranks: what training with them makes of the parameters."""
 
-import threading
-from contextlib import contextmanager, suppress
-from types import SimpleNamespace
+import functools
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from fsbench.errors import UserError  # noqa: E402
 from tests import support  # noqa: E402
+from tests.sync_cells import DENSE, opened, parameters, wait_for_syncs  # noqa: E402
 
 pytestmark = pytest.mark.distributed
-DENSE = "dense:batch=4,inputs=6,hidden=5,layers=1,dtype=float64"
 UNTHROTTLED = "shadow-ma:duty=1,alpha=1"
-AVERAGING = ("shadow-ma", "shadow-bmuf")
-SHADOWS = (*AVERAGING, "shadow-easgd:servers=2")
-
-
-@contextmanager
-def opened(rank, ranks, sync, workload=DENSE, **chosen):
-    """A trainer, with the servers that it asks for."""
-    from fsbench.options import Spec
-    from fsbench.plugins import create
-
-    prepared = create("workloads", Spec.parse(workload))
-    prepared.prepare(None, 3)
-    with support.opened_cell(rank, ranks, prepared, sync=sync, **chosen) as trainer:
-        yield trainer
-
-
-def parameters(trainer):
-    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
 
 
 def trained_by(rank, ranks, sync, steps, workload=DENSE, all_on=None):
@@ -99,32 +80,54 @@ def test_a_shadow_syncs_while_training_goes_on_and_leaves_storage_in_place(ranks
     assert all(torch.isfinite(values).all() for values, *_ in found)
 
 
-def average_paused_replicas(rank, ranks, sync):
-    """Parameters of each rank before and after rounds in which nobody trains; what torch's averager makes of them."""
+def meet_once(rank, ranks, sync):
+    """Parameters of each rank before and after a round in which nobody trains; what torch's averager makes of them. Of
+    the background more than one round may come, unless `sync` holds the next back."""
     from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 
     from fsbench.axes import TargetCounts
 
     with opened(rank, ranks, sync) as trainer:
         strategy = trainer.strategies.sync
-        strategy.flat.values += rank
-        before = parameters(trainer).clone()
+        strategy.flat.values += rank + 1
+        before = parameters(trainer)
         strategy.after_backward(0, TargetCounts(1, 1))
-        while not strategy.syncs():
-            pass
+        strategy.after_step()
+        wait_for_syncs(strategy, 1)
         strategy.flush()
+        after = parameters(trainer)
     reference = [torch.nn.Parameter(before.clone())]
     reference[0].grad = torch.zeros_like(reference[0])
     PeriodicModelAverager(period=1).average_parameters(reference)
-    return before, parameters(trainer), reference[0].detach()
+    return before, after, reference[0].detach()
 
 
-def test_a_paused_shadow_with_alpha_1_is_the_arithmetic_mean_and_torchs_averager(ranks):
-    found = ranks.run(average_paused_replicas, 3, UNTHROTTLED)
+@pytest.mark.parametrize("sync", [UNTHROTTLED, "fr-ma:every=1", "local-sgd:every=1", "shadow-bmuf:alpha=1,momentum=0"])
+def test_a_full_step_to_the_mean_while_nobody_trains_is_the_arithmetic_mean_and_torchs_averager(ranks, sync):
+    found = ranks.run(meet_once, 3, sync)
     mean = torch.stack([before for before, *_ in found]).mean(0)
     for _, after, reference in found:
         torch.testing.assert_close(after, mean)
         torch.testing.assert_close(after, reference)
+
+
+@pytest.mark.parametrize(
+    ("rule", "options", "count"),
+    [
+        ("ma", "alpha=0.3", 3),
+        ("bmuf", "alpha=0.3,momentum=0.5,step_size=0.7,nesterov=true", 3),
+        # One rank: the order in which ranks come to the servers is nobody's.
+        ("easgd", "alpha=0.3,servers=2,order=symmetric", 1),
+        ("easgd", "alpha=0.3,order=push-pull", 1),
+    ],
+)
+def test_while_nobody_trains_a_round_in_the_background_is_one_of_its_foreground_twin(ranks, rule, options, count):
+    foreground = ranks.run(meet_once, count, f"fr-{rule}:{options},every=1")
+    for write_back in ("pull", "delta"):
+        background = ranks.run(meet_once, count, f"shadow-{rule}:{options},write_back={write_back},min_interval=3600")
+        for (before, ours, _), (_, theirs, _) in zip(background, foreground, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+            assert not ours.allclose(before)
 
 
 def learn_in_flight(rank, ranks, sync):
@@ -147,8 +150,7 @@ def learn_in_flight(rank, ranks, sync):
 
         trainer.strategies.collectives.all_reduce = learning_meanwhile
         strategy.after_backward(0, TargetCounts(1, 1))
-        while not strategy.syncs():
-            pass
+        wait_for_syncs(strategy, 1)
         strategy.flush()
         return sent, learned, parameters(trainer)
 
@@ -174,9 +176,8 @@ def round_in_every_step(rank, ranks, sync, all_on=None):
 
         def wait_for_a_round(*_):
             # The first may have been written before the forward pass.
-            seen = len(strategy.syncs())
-            while driver.step and len(strategy.syncs()) < seen + 2:
-                pass
+            if driver.step:
+                wait_for_syncs(strategy, len(strategy.syncs()) + 2)
 
         trainer.model.register_forward_hook(wait_for_a_round)
         driver.run()
@@ -198,170 +199,89 @@ def test_a_rank_without_a_sample_learns_from_the_background_alone(ranks, shadow)
     assert torch.isfinite(after).all()
 
 
-def train_unevenly(rank, ranks, sync):
-    """Ten times as many steps on rank 0 as on the others, without the loader, which keeps ranks in step."""
-    with opened(rank, ranks, sync) as trainer:
-        strategy = trainer.strategies.sync
-        for step in range(100 if rank == 0 else 10 * (rank - 1)):
-            take_a_step(trainer, step)
-        strategy.flush()
-        return len(strategy.syncs())
+@dataclass
+class Accounts:
+    """What one rank knows of eight steps that train tables too. `sent`: bytes of dense parameters by lane, those that
+    servers sent included; `numel`: dense parameters; `kept`: what an exchange holds besides the replicas."""
+
+    steps: list[int]
+    sent: dict[str, int]
+    numel: int
+    kept: dict
+    cost: Any
+    cpu_s: float | None
 
 
-def take_a_step(trainer, step):
-    """Of a random walk: without the loader, in which ranks might meet."""
-    from fsbench.axes import TargetCounts
-
-    strategy = trainer.strategies.sync
-    strategy.flat.gradients.normal_()
-    strategy.after_backward(step, TargetCounts(1, 1))
-    strategy.before_step()
-    trainer.optimizer.step()
-    strategy.after_step()
-
-
-@pytest.mark.parametrize("sync", [UNTHROTTLED, "shadow-bmuf:duty=1"])
-@pytest.mark.parametrize("count", [2, 3])
-def test_ranks_may_take_different_numbers_of_steps_or_none(ranks, sync, count):
-    assert len(set(ranks.run(train_unevenly, count, sync))) == 1
-
-
-def test_ranks_that_are_alone_with_the_servers_sync_as_often_as_they_come_to_it(ranks):
-    """The second one takes no step."""
-    _, second, _ = ranks.run(train_unevenly, 3, "shadow-easgd:duty=1")
-    assert second == 0
-
-
-def stand_still(rank, ranks, sync, until):
-    """Rank 0 takes 6 steps. Rank 1 stands still before its third until rank 0 is in its first sync, or at its end.
-
-    What is told of each, in the order in which it happened: when rank 1 went on, and when rank 0 had taken 2, 4 and 6.
-    """
-    from fsbench.train.channels import meeting_point
-
-    with opened(rank, ranks, sync) as trainer:
-        store, strategy, told = meeting_point(), trainer.strategies.sync, {}
-        name = f"{sync}, {until}"
-        if rank == 0:
-            strategy.round = announced(strategy.round, lambda: store.set(f"{name}: rank 0 syncs", "1"))
-        for step in range(6):
-            if rank == 1 and step == 2:
-                store.wait([f"{name}: rank 0 {until}"])
-                told["rank 1 goes on"] = store.add(f"{name}: clock", 1)
-            take_a_step(trainer, step)
-            if rank == 0 and step % 2:
-                told[f"rank 0 took {step + 1}"] = store.add(f"{name}: clock", 1)
-        if rank == 0:
-            store.set(f"{name}: rank 0 ends", "1")
-        strategy.flush()
-        return told
-
-
-def announced(call, say):
-    def said(*arguments, **named):
-        say()
-        return call(*arguments, **named)
-
-    return said
-
-
-def order(told):
-    return sorted({**told[0], **told[1]}, key=lambda event: {**told[0], **told[1]}[event])
-
-
-@pytest.mark.parametrize("sync", ["fr-ma:every=4", "fr-bmuf:every=4", "local-sgd:every=4", "diloco:every=4"])
-def test_in_the_foreground_a_rank_that_stands_still_stops_the_others_at_the_next_sync(ranks, sync):
-    events = order(ranks.run(stand_still, 2, sync, "syncs"))
-    assert events == ["rank 0 took 2", "rank 1 goes on", "rank 0 took 4", "rank 0 took 6"]
-
-
-@pytest.mark.parametrize("sync", [*SHADOWS, "fr-easgd:every=1"])
-def test_in_the_background_and_at_servers_the_others_take_all_their_steps_meanwhile(ranks, sync):
-    events = order(ranks.run(stand_still, 2, sync, "ends"))
-    assert events == ["rank 0 took 2", "rank 0 took 4", "rank 0 took 6", "rank 1 goes on"]
-
-
-def stop_the_shadow(rank, ranks, sync):
-    """Rank 1 trains with its background held up after its first round until rank 0 has trained to its end: syncs of
-    rank 0 when it was held up, and at its own end; steps of rank 1 meanwhile."""
-    from fsbench.train.channels import meeting_point
-
-    with opened(rank, ranks, sync) as trainer:
-        store, strategy = meeting_point(), trainer.strategies.sync
-        meet, held, released = strategy.exchange.meet, threading.Event(), threading.Event()
-
-        def hold(**how):
-            if strategy.rounds == 1:
-                held.set()
-                released.wait()
-            return meet(**how)
-
-        if rank == 1:
-            strategy.exchange.meet = hold
-        take_a_step(trainer, 0)
-        if rank == 1:
-            held.wait()
-            store.set(f"{sync}: held", "1")
-        store.wait([f"{sync}: held"])
-        enough = 1 if sync.startswith(AVERAGING) else 20
-        for step in range(1, 50):
-            take_a_step(trainer, step)
-        while len(strategy.syncs()) < enough and rank == 0:
-            take_a_step(trainer, step)
-        syncs = len(strategy.syncs())
-        store.set(f"{sync}: rank {rank} ends", "1")
-        store.wait([f"{sync}: rank 0 ends", f"{sync}: rank 1 ends"])
-        released.set()
-        strategy.flush()
-        return strategy.steps, syncs
-
-
-@pytest.mark.parametrize("sync", SHADOWS)
-def test_a_background_that_is_held_up_stops_no_training_and_the_syncs_of_those_that_need_it(ranks, sync):
-    sync = f"{sync},duty=1" if ":" in sync else f"{sync}:duty=1"
-    (steps, syncs), (others, held) = ranks.run(stop_the_shadow, 2, sync)
-    assert min(steps, others) >= 50
-    assert held == 1
-    assert syncs == 1 if sync.startswith(AVERAGING) else syncs >= 20
-
-
-def fail_in_the_background(rank, ranks, sync):
+def keep_accounts(rank, ranks, sync):
     from fsbench.train.driver import Driver
 
-    with opened(rank, ranks, sync) as trainer:
+    with opened(rank, ranks, sync, support.TINY_LONG) as trainer:
+        strategy, driver = trainer.strategies.sync, Driver(trainer, 0, 8)
 
-        def meet(**how):
-            raise RuntimeError("the background broke")
+        def wait_for_a_round(*_):
+            if driver.step and sync.startswith("shadow"):
+                wait_for_syncs(strategy, len(strategy.syncs()) + 1)
 
-        trainer.strategies.sync.exchange.meet = meet
-        driver = Driver(trainer, 0, 10_000)
-        with pytest.raises(RuntimeError) as error:
-            driver.run()
-        return str(error.value), driver.step
-
-
-@pytest.mark.parametrize("sync", SHADOWS)
-def test_what_fails_in_the_background_is_raised_by_training_soon(ranks, sync):
-    for message, step in ranks.run(fail_in_the_background, 2, sync):
-        assert message == "the background broke"
-        assert step < 10_000
-
-
-def fail_in_a_step(rank, ranks, sync):
-    from fsbench.train.driver import Driver
-
-    def explode(step):
-        if step == 7:
-            raise ArithmeticError
-
-    with opened(rank, ranks, sync) as trainer, suppress(ArithmeticError):
-        Driver(trainer, 0, 20).run(before_step=explode)
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("lane-")]
+        trainer.model.register_forward_hook(wait_for_a_round)
+        driver.run()
+        sent = {name: lane.log.sent().get("dense", 0) for name, lane in trainer.context.lanes.items()}
+        return Accounts(
+            [one.step for one in strategy.syncs()],
+            {name: size for name, size in sent.items() if size},
+            len(parameters(trainer)),
+            strategy.state_dict()["exchange"],
+            strategy.exchange.cost,
+            strategy.evidence().get("cpu_s"),
+        )
 
 
-@pytest.mark.parametrize("sync", SHADOWS)
-def test_after_a_failed_step_closing_ends_the_background(ranks, sync):
-    assert ranks.run(fail_in_a_step, 2, sync) == [[], []]
+AVERAGED = ["shadow-ma:duty=1", "shadow-bmuf:duty=1", "fr-ma:every=3", "fr-bmuf:every=3", "diloco:every=3"]
+ELASTIC = ["shadow-easgd:duty=1,servers=2", "fr-easgd:every=3,servers=3"]
+
+
+@pytest.fixture(scope="module")
+def accounts(ranks):
+    """By strategy, those of three ranks."""
+    return functools.cache(lambda sync: ranks.run(keep_accounts, 3, sync))
+
+
+@pytest.mark.parametrize("sync", AVERAGED)
+def test_a_round_of_averaging_sends_the_dense_parameters_and_seven_numbers_of_three_ranks(accounts, sync):
+    """And the last one of the background, in which ranks only vote, as much."""
+    for one in accounts(sync):
+        rounds = len(one.steps) + sync.startswith("shadow")
+        assert one.sent == {"averaging": rounds * (2 * 8 * (one.numel + 7) * 2 // 3)}
+
+
+@pytest.mark.parametrize("sync", ELASTIC)
+def test_a_round_with_the_servers_sends_every_dense_parameter_there_and_back_in_slices(accounts, sync):
+    for one in accounts(sync):
+        slices = torch.empty(one.numel).tensor_split(int(sync[-1]))
+        lanes = {f"sync-server-{place}": len(one.steps) * 2 * 8 * len(part) for place, part in enumerate(slices)}
+        assert one.sent == lanes
+
+
+@pytest.mark.parametrize("sync", [*AVERAGED, *ELASTIC])
+def test_syncs_tell_the_own_steps_before_each_and_all_ranks_that_average_as_many(accounts, sync):
+    everyone = accounts(sync)
+    for one in everyone:
+        assert one.steps == sorted(one.steps)
+        assert one.steps == [3, 6] if "every" in sync else len(one.steps) >= 7
+    assert sync in ELASTIC or len({len(one.steps) for one in everyone}) == 1
+
+
+@pytest.mark.parametrize("sync", [*AVERAGED, *ELASTIC])
+def test_global_copy_and_momentum_are_the_same_on_every_rank_to_the_bit(accounts, sync):
+    first, *others = ({name: t.numpy().tobytes() for name, t in one.kept.items()} for one in accounts(sync))
+    assert others == [first, first]
+    names = {"central", "velocity"} if "bmuf" in sync or "diloco" in sync else {"central"} if sync in ELASTIC else set()
+    assert first.keys() == names
+
+
+def test_the_background_reckons_with_what_rounds_cost_of_all_ranks_that_meet_in_them(accounts):
+    for sync in ("shadow-ma:duty=1", "shadow-bmuf:duty=1", "shadow-easgd:duty=1,servers=2"):
+        assert all(min(one.cpu_s, one.cost.cpu_s, one.cost.wall_s) > 0 for one in accounts(sync)), sync
+        assert sync in ELASTIC or len({one.cost for one in accounts(sync)}) == 1
 
 
 def threads_and_cpu(rank, ranks):
@@ -384,59 +304,6 @@ def test_a_lane_knows_its_own_threads_and_gloos_and_what_they_cost(ranks):
         assert min(sizes) >= 2
         assert together == sum(sizes)
         assert spent > 0
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ("alpha=0", "alpha is 0.0, expected more than 0 and at most 1"),
-        ("duty=1.5", "duty is 1.5, expected more than 0 and at most 1"),
-        ("min_interval=-1", "min_interval is -1.0, expected 0 seconds or more"),
-        ("write_back=push", "write_back"),
-    ],
-)
-@pytest.mark.parametrize("shadow", ["shadow-ma", "shadow-bmuf", "shadow-easgd"])
-def test_wrong_options_of_the_background_are_refused(shadow, option, message):
-    with pytest.raises(UserError, match=message):
-        created(f"{shadow}:{option}")
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("fr-ma:every=0", "every is 0, expected at least 1"),
-        ("fr-bmuf:alpha=2", "alpha is 2.0, expected more than 0 and at most 1"),
-        ("fr-bmuf:momentum=1", "momentum is 1.0, expected at least 0 and less than 1"),
-        ("shadow-bmuf:step_size=0", "step_size is 0.0, expected more than 0"),
-        ("diloco:momentum=-0.1", "momentum is -0.1, expected at least 0 and less than 1"),
-        ("fr-easgd:servers=0", "servers is 0, expected 1 to 64"),
-        ("shadow-easgd:servers=65", "servers is 65, expected 1 to 64"),
-        ("shadow-easgd:order=pull-push", "order"),
-    ],
-)
-def test_wrong_options_of_rules_and_rates_are_refused(spec, message):
-    with pytest.raises(UserError, match=message):
-        created(spec)
-
-
-def created(spec):
-    from fsbench.options import Spec
-    from fsbench.plugins import create
-
-    return create("sync", Spec.parse(spec))
-
-
-def test_the_pause_keeps_rounds_within_the_duty():
-    from fsbench_strategies.sync.exchange import Cost
-
-    def pause(options):
-        strategy = created(f"shadow-ma:{options}")
-        strategy.exchange = SimpleNamespace(cost=Cost(cpu_s=0.004, wall_s=0.010))
-        return strategy._pause()
-
-    assert pause("duty=0.05") == pytest.approx(0.004 / 0.05 - 0.010)
-    assert pause("duty=1") == 0
-    assert pause("duty=0.05,min_interval=0.5") == 0.5
 
 
 def session_of(rank, ranks, sync, folder):

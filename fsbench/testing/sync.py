@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -56,11 +57,15 @@ def settle(rank: int, ranks: int, trial: Trial) -> Settled:
 
 
 def _busy_lanes(trainer: Trainer) -> list[str]:
-    """Lanes of the strategy on which a job of ours does not run at once."""
-    asked = {spec.name: threading.Event() for spec in trainer.strategies.sync.lanes}
-    for name, turn in asked.items():
-        trainer.context.lanes[name].submit(turn.set, kind="control")
-    return [name for name, turn in asked.items() if not turn.wait(IDLE_S)]
+    """Lanes of the strategy, those to its servers too, on which a job of ours does not run at once."""
+    context, sync = trainer.context, trainer.strategies.sync
+    lanes = [context.lanes[spec.name] for spec in sync.lanes]
+    lanes += [lane for role in sync.roles() for lane in context.servers[role]]
+    asked = {lane.name: threading.Event() for lane in lanes}
+    for lane in lanes:
+        lane.submit(asked[lane.name].set, kind="control")
+    end = time.monotonic() + IDLE_S
+    return [name for name, turn in asked.items() if not turn.wait(max(0.0, end - time.monotonic()))]
 
 
 def _parameters(trainer: Trainer) -> NDArray:

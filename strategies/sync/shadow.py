@@ -123,11 +123,14 @@ class Shadow(Synced):
 
 @contextlib.contextmanager
 def _side_stream(values: torch.Tensor) -> Iterator[None]:
-    """On a GPU the thread's copies run beside training, on a stream of their own."""
+    """On a GPU the thread's copies run beside training, on a stream of their own; at the end they are done."""
     import torch
 
     if not values.is_cuda:
         yield
         return
-    with torch.cuda.stream(torch.cuda.Stream(values.device)):
+    stream = torch.cuda.Stream(values.device)
+    stream.wait_stream(torch.cuda.default_stream(values.device))  # what was loaded may still be on its way
+    with torch.cuda.stream(stream):
         yield
+    stream.synchronize()
