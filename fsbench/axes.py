@@ -398,6 +398,10 @@ class DenseSync(Strategy):
     def after_step(self) -> None:
         """The optimizer has stepped."""
 
+    def begin_flush(self) -> None:
+        """This rank takes no step before the `flush` that follows: the background, which may go on for the others,
+        should not count it any more. Waits for nobody. Called where several strategies are flushed one by one."""
+
     def flush(self) -> None:
         """Ends what runs in the background: the parameters stand still until the next step. Collective.
 

@@ -110,6 +110,8 @@ class Grouped(DenseSync):
 
     def flush(self) -> None:
         for strategy in self._strategies:
+            strategy.begin_flush()  # of all first: others may still train while one of them waits for those
+        for strategy in self._strategies:
             strategy.flush()
 
     def syncs(self) -> Sequence[Sync]:

@@ -73,10 +73,13 @@ class Shadow(Synced):
         elif self._failed.is_set():
             self._end()  # raises what failed
 
-    def flush(self) -> None:
+    def begin_flush(self) -> None:
         self._stop.set()
         if self._loop is None:
             self._begin()  # without a step since the last flush: other ranks may need this one's word all the same
+
+    def flush(self) -> None:
+        self.begin_flush()
         self._end()
 
     def _begin(self) -> None:
