@@ -328,3 +328,27 @@ def test_ranks_that_need_nothing_of_each_other_load_apart_and_are_accounted_for_
         assert not operations
         assert exchanged
         assert spread > 1e-6 > none
+
+
+def run_of(rank, ranks, sync, folder):
+    """On rank 0 its report."""
+    from fsbench.launch.heartbeat import Heartbeat
+    from fsbench.train.report import build_report
+    from fsbench.train.session import TrainingRun
+
+    with opened(rank, ranks, sync) as trainer:
+        finished = TrainingRun(trainer, 12, Heartbeat(folder, rank)).execute()
+        return build_report(trainer, finished), len(parameters(trainer))
+
+
+@pytest.mark.parametrize("sync", ["fr-ma:every=2", "fr-easgd:every=2,servers=2"])
+def test_a_run_records_the_gap_between_syncs_and_what_they_sent_but_not_how_the_central_copy_began(
+    ranks, tmp_path, sync
+):
+    """A round comes every second step, and two ranks send each parameter, to the servers and back or once."""
+    (report, numel), _ = ranks.run(run_of, 2, sync, tmp_path)
+    metrics = report["metrics"]
+    sent = metrics["bytes_by_class"]
+    assert metrics["sync_gap_p50"] == 2
+    assert sent["dense"] == 8 * (2 * numel if "easgd" in sync else numel + 5)
+    assert metrics["dense_bytes_per_step"] == sent["dense"] + sent.get("requests", 0)

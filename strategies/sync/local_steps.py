@@ -52,7 +52,8 @@ class LocalSteps(DenseSync):
         return {"steps": self.steps, "replicas": self._everyones()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """On as many ranks each goes on with its own replica, on more or fewer with the mean of all."""
+        """On as many ranks each goes on with its own replica, on more or fewer with the mean of all. What the optimizer
+        keeps is rank 0's on every rank."""
         replicas = state["replicas"]
         own = replicas[self.context.rank] if len(replicas) == self.context.ranks else replicas.mean(0)
         self.flat.values.copy_(own)
