@@ -1,8 +1,8 @@
 """Parameter groups as text: which strategy has the parameters whose names match a pattern; the first that matches.
 
 An option ends at a comma, so that options of a group's strategy are joined by `&`, and groups by `;`:
-`body.*=shadow-ma:alpha=0.5&duty=1;*=allreduce`. A matrix file has a table in its place:
-`{ "body.*" = "shadow-ma:alpha=0.5,duty=1", "*" = "allreduce" }`.
+`blocks.*=shadow-ma:alpha=0.5&duty=1;*=allreduce`. A matrix file has a table in its place:
+`{ "blocks.*" = "shadow-ma:alpha=0.5,duty=1", "*" = "allreduce" }`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from fsbench.options import Spec
 
 GROUPED = "grouped"
 """The strategy that a table stands for."""
-EXAMPLE = "body.*=shadow-ma;*=allreduce"
-TABLE_EXAMPLE = '{ "body.*" = "shadow-ma", "*" = "allreduce" }'
+EXAMPLE = "blocks.*=shadow-ma;*=allreduce"
+TABLE_EXAMPLE = '{ "blocks.*" = "shadow-ma", "*" = "allreduce" }'
 """The same, as a matrix file has it."""
 
 
@@ -64,6 +64,15 @@ def spec_of_table(table: Mapping[str, str]) -> str:
         raise ValueError(f"an empty table has no groups; expected some such as {TABLE_EXAMPLE}")
     groups = {pattern: _strategy(pattern, strategy) for pattern, strategy in table.items()}
     return str(Spec(GROUPED, {"groups": groups_text(groups)}))
+
+
+def strategies_in(spec: Spec) -> frozenset[str]:
+    """Names of the strategies of a spec's groups; none if it has no groups, or none that can be read."""
+    try:
+        groups = parse_groups(spec.options.get("groups", "")) if spec.name == GROUPED else {}
+    except ValueError:
+        groups = {}
+    return frozenset(strategy.name for strategy in groups.values())
 
 
 def _strategy(pattern: str, text: str) -> Spec:

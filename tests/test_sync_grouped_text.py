@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from fsbench.cli.matrix_file import read_matrix
 from fsbench.groups import groups_text, parse_groups, spec_of_table
 from fsbench.matrix import Cell
 from fsbench.options import Spec
-from tests.fakes import FakeSession, install_acme, run_command
+from tests.fakes import FakeSession, install, install_acme, run_command
 
 HALVES = "grouped:groups=body.*=shadow-ma:alpha=0.5&duty=1;*=allreduce"
 TABLE = '{ "body.*" = "shadow-ma:duty=1,alpha=0.5", "*" = "allreduce" }'
@@ -54,7 +55,7 @@ def test_the_order_in_which_options_were_given_makes_no_other_text():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "'' is not PATTERN=STRATEGY; expected groups such as body.*=shadow-ma;*=allreduce"),
+        ("", "'' is not PATTERN=STRATEGY; expected groups such as blocks.*=shadow-ma;*=allreduce"),
         ("allreduce", "'allreduce' is not PATTERN=STRATEGY"),
         ("=allreduce", "'=allreduce' is not PATTERN=STRATEGY"),
         ("*=allreduce;", "'' is not PATTERN=STRATEGY"),
@@ -108,7 +109,7 @@ REFUSED = "sync strategy grouped (fsbench 0.1.0): group"
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("sync = ['none',\n {}]", 'm.toml:1: an empty table has no groups; expected some such as { "body.*" = '),
+        ("sync = ['none',\n {}]", 'm.toml:1: an empty table has no groups; expected some such as { "blocks.*" = '),
         ("sync = [{'*' = 3}]", 'm.toml:1: sync is {"*": 3}, expected patterns and strategies in quotes, such as {'),
         ("[sync]\nbody.x = 'none'", 'm.toml:1: sync is {"body": {"x": "none"}}, expected patterns and strategies in'),
         ("[sync]\n'a;b' = 'none'", "m.toml:1: pattern 'a;b': expected one without"),
@@ -168,6 +169,23 @@ def test_an_axis_that_no_group_uses_is_ignored(fsbench):
     outcome = fsbench("run", "--workload", "toy", "--embedding", "solo", "--sync", groups, "--dry-run")
     assert outcome.exit_code == 0, outcome.err
     assert outcome.out.split("\n\n")[1].splitlines()[2].split()[-2:] == ["-", groups]
+
+
+def test_the_manifest_names_the_plugins_of_groups_too(fsbench, monkeypatch):
+    monkeypatch.setattr("fsbench.cli.run.require_torch", lambda: None)
+    monkeypatch.setattr("fsbench.launch.session.run_session", FakeSession())
+    command = ("run", "--workload", "dense", "--sync", "grouped:groups=a=shadow;*=none", "--out", "out")
+    assert fsbench(*command).exit_code == 0
+    plugins = json.loads(Path("out/manifest.json").read_text())["plugins"]
+    assert {"shadow", "none", "grouped"} <= {plugin["name"] for plugin in plugins}
+
+
+def test_a_plugin_of_a_group_that_ends_whoever_imports_it_ends_nothing_here(fsbench, tmp_path):
+    modules = {"lethal.py": "import os\nos._exit(3)\n"}
+    install(tmp_path / "site", "lethal", {"sync": {"lethal": "lethal:Lethal"}}, modules)
+    outcome = fsbench("run", "--workload", "toy", "--sync", "grouped:groups=a=lethal;*=none", "--dry-run")
+    assert outcome.exit_code == 2
+    assert "sync strategy lethal (lethal 1.0): importing it ended the process, exit code 3" in outcome.err
 
 
 def test_a_set_with_groups_is_resumed_and_shown_by_a_short_name(fsbench, monkeypatch):
