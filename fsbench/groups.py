@@ -66,13 +66,18 @@ def spec_of_table(table: Mapping[str, str]) -> str:
     return str(Spec(GROUPED, {"groups": groups_text(groups)}))
 
 
-def strategies_in(spec: Spec) -> frozenset[str]:
-    """Names of the strategies of a spec's groups; none if it has no groups, or none that can be read."""
+def groups_of(spec: Spec) -> dict[str, Spec]:
+    """Those of a strategy; none if it has no groups, or none that can be read: why, `create` tells."""
     try:
-        groups = parse_groups(spec.options.get("groups", "")) if spec.name == GROUPED else {}
+        return parse_groups(spec.options.get("groups", "")) if spec.name == GROUPED else {}
     except ValueError:
-        groups = {}
-    return frozenset(strategy.name for strategy in groups.values())
+        return {}
+
+
+def canonical(spec: Spec) -> Spec:
+    """The same with its groups in one spelling, so that it makes one cell however it was written."""
+    groups = groups_of(spec)
+    return Spec(spec.name, {**spec.options, "groups": groups_text(groups)}) if groups else spec
 
 
 def _strategy(pattern: str, text: str) -> Spec:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fsbench import __version__
 from fsbench.cli.matrix_file import read_matrix
 from fsbench.groups import groups_text, parse_groups, spec_of_table
 from fsbench.matrix import Cell
@@ -18,6 +19,7 @@ from fsbench.options import Spec
 from tests.fakes import FakeSession, install, install_acme, run_command
 
 HALVES = "grouped:groups=body.*=shadow-ma:alpha=0.5&duty=1;*=allreduce"
+OTHERWISE = "grouped:groups=body.*=shadow-ma:duty=1&alpha=0.5;*=allreduce"
 TABLE = '{ "body.*" = "shadow-ma:duty=1,alpha=0.5", "*" = "allreduce" }'
 NAMES = st.from_regex(r"[a-z][a-z0-9-]{0,6}", fullmatch=True)
 PRINTABLE = st.characters(min_codepoint=32, max_codepoint=0x17F, categories=("L", "N", "P", "S"))
@@ -103,7 +105,7 @@ def test_a_table_may_stand_alone(tmp_path, content: str):
     assert [text for text, _ in syncs(tmp_path / "m.toml")] == [HALVES]
 
 
-REFUSED = "sync strategy grouped (fsbench 0.1.0): group"
+REFUSED = f"sync strategy grouped (fsbench {__version__}): group"
 
 
 @pytest.mark.parametrize(
@@ -119,16 +121,20 @@ REFUSED = "sync strategy grouped (fsbench 0.1.0): group"
         ),
         (
             "sync = {'*' = 'shadow-ma:alfa=1'}",
-            f"m.toml:1: {REFUSED} '*': sync strategy shadow-ma (fsbench 0.1.0) has no option 'alfa'; did you mean",
+            f"m.toml:1: {REFUSED} '*': sync strategy shadow-ma (fsbench {__version__}) has no option 'alfa'; did you mean",
         ),
         (
             "sync = {'*' = 'shadow-ma:alpha=0'}",
-            f"m.toml:1: {REFUSED} '*': sync strategy shadow-ma (fsbench 0.1.0): alpha is 0.0, expected more than 0",
+            f"m.toml:1: {REFUSED} '*': sync strategy shadow-ma (fsbench {__version__}): alpha is 0.0, expected more than 0",
         ),
         ("sync = {'*' = 'grouped'}", f"m.toml:1: {REFUSED} '*': grouped in a group; list its groups beside this one"),
         (
             "sync = [{a = 'shadow-ma:alpha=1,duty=1'},\n {a = 'shadow-ma:duty=1,alpha=1'}]",
             "m.toml:1: sync has grouped:groups=a=shadow-ma:alpha=1&duty=1 twice",
+        ),
+        (
+            "sync = [\n 'grouped:groups=a=shadow-ma:alpha=1&duty=1',\n 'grouped:groups=a=shadow-ma:duty=1&alpha=1']",
+            "m.toml:3: sync has grouped:groups=a=shadow-ma:alpha=1&duty=1 twice",
         ),
         ("sharding = [{'*' = 'naive'}]", 'm.toml:1: sharding is [{"*": "naive"}], expected a list of names such as'),
     ],
@@ -145,7 +151,14 @@ def test_what_is_wrong_with_a_table_is_told_in_a_line(fsbench, content: str, mes
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--sync", HALVES), ("--set", f"sync={TABLE}"), ("--set", f"sync=[{TABLE}]"), ("--matrix", "m.toml")]
+    "arguments",
+    [
+        ("--sync", HALVES),
+        ("--sync", OTHERWISE),
+        ("--set", f"sync={TABLE}"),
+        ("--set", f"sync=[{TABLE}]"),
+        ("--matrix", "m.toml"),
+    ],
 )
 def test_groups_are_named_in_any_way_that_a_strategy_is(fsbench, arguments):
     Path("m.toml").write_text(f"sync = [{TABLE}]")
@@ -199,7 +212,7 @@ def test_a_set_with_groups_is_resumed_and_shown_by_a_short_name(fsbench, monkeyp
     assert len(session.ran) == 2
     assert f"sync grouped: {HALVES}" in outcome.out
     assert fsbench("show", "out", "--format", "markdown").exit_code == 0
-    assert [line.split()[5] for line in outcome.out.splitlines() if line.startswith("toy") and " ok " in line] == [
+    assert [line.split()[4] for line in outcome.out.splitlines() if line.startswith("toy") and " ok " in line] == [
         "allreduce",
         "grouped",
     ]

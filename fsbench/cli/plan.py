@@ -17,7 +17,7 @@ from typing import Any
 from fsbench.axes import AXES
 from fsbench.cli.request import DEFAULT_CHOICES, SETTINGS, Asked, Request
 from fsbench.errors import FsbenchError, UserError
-from fsbench.groups import strategies_in
+from fsbench.groups import canonical, groups_of
 from fsbench.matrix import (
     DRIVEN_AXES,
     MOST_CELLS,
@@ -207,7 +207,7 @@ def _spelled(first: Choice, second: Choice) -> str:
 
 def _choice(kind: str, asked: Asked) -> Choice:
     try:
-        spec = Spec.parse(asked.text)
+        spec = canonical(Spec.parse(asked.text))
         plugin = find_plugin(kind, spec.name)
         for fault in import_faults([plugin, *_members(kind, spec)]).values():
             raise UserError(fault)
@@ -229,7 +229,7 @@ def _make(plugin: FoundPlugin, spec: Spec, named: bool) -> Choice:
 
 def _members(kind: str, spec: Spec) -> list[FoundPlugin]:
     """Those that are installed: `create` tells of others."""
-    names = strategies_in(spec)
+    names = {strategy.name for strategy in groups_of(spec).values()}
     return [plugin for plugin in find_plugins(kind) if plugin.name in names]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fsbench.axes import DenseSync, RankContext, Server, ServerContext, Sync, TargetCounts
 from fsbench.errors import DataError, FsbenchError, UserError
-from fsbench.groups import groups_text, parse_groups
+from fsbench.groups import parse_groups
 from fsbench.options import Spec
 from fsbench.plugins import create, load_plugin
 from fsbench_strategies.sync.grouped_member import Member
@@ -38,8 +38,7 @@ class Grouped(DenseSync):
         groups: str = "*=allreduce"
 
         def __post_init__(self) -> None:
-            # Two spellings of one thing shall be equal.
-            object.__setattr__(self, "groups", groups_text(parse_groups(self.groups)))
+            parse_groups(self.groups)
 
     options: Options
 
