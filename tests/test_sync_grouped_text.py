@@ -105,6 +105,7 @@ def test_a_table_may_stand_alone(tmp_path, content: str):
     assert [text for text, _ in syncs(tmp_path / "m.toml")] == [HALVES]
 
 
+OF_MA = f"sync strategy shadow-ma (fsbench {__version__})"
 REFUSED = f"sync strategy grouped (fsbench {__version__}): group"
 
 
@@ -121,11 +122,11 @@ REFUSED = f"sync strategy grouped (fsbench {__version__}): group"
         ),
         (
             "sync = {'*' = 'shadow-ma:alfa=1'}",
-            f"m.toml:1: {REFUSED} '*': sync strategy shadow-ma (fsbench {__version__}) has no option 'alfa'; did you mean",
+            f"m.toml:1: {REFUSED} '*': {OF_MA} has no option 'alfa'; did you mean",
         ),
         (
             "sync = {'*' = 'shadow-ma:alpha=0'}",
-            f"m.toml:1: {REFUSED} '*': sync strategy shadow-ma (fsbench {__version__}): alpha is 0.0, expected more than 0",
+            f"m.toml:1: {REFUSED} '*': {OF_MA}: alpha is 0.0, expected more than 0",
         ),
         ("sync = {'*' = 'grouped'}", f"m.toml:1: {REFUSED} '*': grouped in a group; list its groups beside this one"),
         (
