@@ -24,7 +24,8 @@ def share_out(patterns: Sequence[str], names: Sequence[str]) -> list[list[str]]:
     for pattern in patterns:
         if pattern not in first.values():
             taken = any(fnmatchcase(name, pattern) for name in names)
-            why = "what it matches is in groups before it" if taken else f"the parameters are {', '.join(names)}"
+            there_are = f"the parameters are {', '.join(names) or 'none'}"
+            why = "what it matches is in groups before it" if taken else there_are
             raise UserError(f"pattern {pattern!r} has no parameter: {why}")
     return [[name for name in names if first[name] == pattern] for pattern in patterns]
 
