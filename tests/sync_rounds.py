@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from hypothesis import settings
 
 from fsbench_strategies.sync.averaging import Averaging
 from fsbench_strategies.sync.central import CentralExchange, SyncServer
@@ -20,6 +21,8 @@ from fsbench_strategies.sync.rules import Mean
 
 Learned = Sequence[torch.Tensor] | None
 """By rank, what training adds to the parameters between the snapshot and the write-back."""
+few_examples = settings(max_examples=25)
+"""Each takes threads through several rounds."""
 _THREADS = ThreadPoolExecutor(8)
 
 

@@ -11,7 +11,7 @@ from fsbench_strategies.sync.averaging import Payload  # noqa: E402
 from fsbench_strategies.sync.exchange import Cost  # noqa: E402
 from fsbench_strategies.sync.flat import FlatParameters  # noqa: E402
 from fsbench_strategies.sync.replica import Replica  # noqa: E402
-from tests.sync_rounds import Averages, copies, replicas, spread  # noqa: E402
+from tests.sync_rounds import Averages, copies, few_examples, replicas, spread  # noqa: E402
 
 alphas = st.floats(0.05, 1.0)
 write_backs = st.sampled_from(["pull", "delta"])
@@ -28,6 +28,7 @@ def by_the_book(values, learned, alpha, write_back):
     return [one + alpha * (mean - before) for one, before in zip(now, sent, strict=True)]
 
 
+@few_examples
 @given(seeds, st.integers(1, 5), alphas, write_backs)
 def test_a_round_moves_every_replica_as_the_rule_says_whatever_it_learns_meanwhile(seed, ranks, alpha, write_back):
     values, learned = replicas(ranks, seed), replicas(ranks, seed + 1)
@@ -37,6 +38,7 @@ def test_a_round_moves_every_replica_as_the_rule_says_whatever_it_learns_meanwhi
         np.testing.assert_allclose(found.numpy(), should, atol=1e-12)
 
 
+@few_examples
 @given(seeds, st.integers(1, 5), write_backs)
 def test_with_alpha_1_and_training_paused_every_replica_becomes_the_mean(seed, ranks, write_back):
     values = replicas(ranks, seed)
@@ -46,6 +48,7 @@ def test_with_alpha_1_and_training_paused_every_replica_becomes_the_mean(seed, r
         torch.testing.assert_close(replica, mean)
 
 
+@few_examples
 @given(seeds, alphas)
 def test_with_training_paused_pull_and_delta_are_one(seed, alpha):
     pulled, moved = replicas(3, seed), replicas(3, seed)
@@ -54,6 +57,7 @@ def test_with_training_paused_pull_and_delta_are_one(seed, alpha):
     torch.testing.assert_close(pulled, moved)
 
 
+@few_examples
 @given(seeds, st.integers(2, 4), alphas, write_backs)
 def test_a_round_without_training_shrinks_the_spread_by_1_minus_alpha_and_keeps_the_mean(
     seed, ranks, alpha, write_back
@@ -65,6 +69,7 @@ def test_a_round_without_training_shrinks_the_spread_by_1_minus_alpha_and_keeps_
     torch.testing.assert_close(torch.stack(values).mean(0), mean)
 
 
+@few_examples
 @given(seeds, alphas)
 def test_pull_keeps_1_minus_alpha_of_what_was_learned_meanwhile_and_moves_the_mean_by_the_rest(seed, alpha):
     values, learned = replicas(3, seed), replicas(3, seed + 1)
@@ -77,6 +82,7 @@ def test_pull_keeps_1_minus_alpha_of_what_was_learned_meanwhile_and_moves_the_me
     torch.testing.assert_close(torch.stack(values).mean(0), mean + (1 - alpha) * learned_on_average)
 
 
+@few_examples
 @given(seeds, alphas)
 def test_delta_keeps_all_of_it_and_with_it_the_mean_of_the_replicas(seed, alpha):
     values, learned = replicas(3, seed), replicas(3, seed + 1)
@@ -97,6 +103,7 @@ def test_one_rank_alone_stays_as_it_is(write_back):
     torch.testing.assert_close(value, before)
 
 
+@few_examples
 @given(seeds, alphas, write_backs)
 def test_a_finished_rank_does_not_weigh_in_the_mean_but_follows_it(seed, alpha, write_back):
     values = replicas(3, seed)

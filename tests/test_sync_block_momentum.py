@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from fsbench_strategies.sync.rules import BlockMomentum  # noqa: E402
-from tests.sync_rounds import Averages, copies, replicas  # noqa: E402
+from tests.sync_rounds import Averages, copies, few_examples, replicas  # noqa: E402
 
 ROUNDS = 6
 alphas = st.floats(0.05, 1.0)
@@ -32,6 +32,7 @@ def blocks(ranks, seed):
     return [replicas(ranks, seed + number) for number in range(1, ROUNDS + 1)]
 
 
+@few_examples
 @given(seeds, st.integers(1, 4), alphas, write_backs, st.booleans())
 def test_without_momentum_and_with_step_size_1_it_is_model_averaging_to_the_last_bit(
     seed, ranks, alpha, write_back, nesterov
@@ -45,6 +46,7 @@ def test_without_momentum_and_with_step_size_1_it_is_model_averaging_to_the_last
         assert all(map(torch.equal, plain, ours))
 
 
+@few_examples
 @given(seeds, momenta, step_sizes, st.booleans())
 def test_it_is_torchs_sgd_on_the_way_from_the_mean_back_to_the_global_copy(seed, momentum, step_size, nesterov):
     nesterov = nesterov and momentum > 0  # torch refuses that pair
@@ -58,6 +60,7 @@ def test_it_is_torchs_sgd_on_the_way_from_the_mean_back_to_the_global_copy(seed,
         torch.testing.assert_close(rule.target(mean), reference.detach(), atol=1e-9, rtol=1e-9)
 
 
+@few_examples
 @given(seeds, momenta, step_sizes, st.booleans())
 def test_it_is_the_published_update(seed, momentum, step_size, nesterov):
     """Chen and Huo 2016: with W the model, D its change, replicas start at W, with Nesterov's momentum at W + m D."""
@@ -72,6 +75,7 @@ def test_it_is_the_published_update(seed, momentum, step_size, nesterov):
         np.testing.assert_allclose(rule.target(mean).numpy(), start, atol=1e-9)
 
 
+@few_examples
 @given(seeds, st.integers(2, 4), alphas, write_backs)
 def test_replicas_approach_the_global_copy_which_is_one_to_the_bit_on_every_rank(seed, ranks, alpha, write_back):
     values = equal_replicas(ranks, seed)
@@ -90,6 +94,7 @@ def test_replicas_approach_the_global_copy_which_is_one_to_the_bit_on_every_rank
             torch.testing.assert_close(found, now + alpha * away)
 
 
+@few_examples
 @given(seeds, momenta)
 def test_what_all_ranks_learn_goes_on_with_momentum_when_they_have_stopped(seed, momentum):
     """One block of learning, then none: the way after r more rounds is the geometric sum."""
@@ -104,6 +109,7 @@ def test_what_all_ranks_learn_goes_on_with_momentum_when_they_have_stopped(seed,
         torch.testing.assert_close(values[0], start + way * learned, atol=1e-9, rtol=1e-9)
 
 
+@few_examples
 @given(seeds, momenta, st.booleans())
 def test_resumed_from_its_state_it_goes_on_as_if_unbroken(seed, momentum, nesterov):
     rule = block_momentum(momentum, 0.7, nesterov)

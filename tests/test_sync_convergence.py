@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from fsbench_strategies.sync.rules import BlockMomentum  # noqa: E402
-from tests.sync_rounds import Averages, Elastics, copies, replicas, spread  # noqa: E402
+from tests.sync_rounds import Averages, Elastics, copies, few_examples, replicas, spread  # noqa: E402
 
 RANKS = 3
 LR = 0.05
@@ -99,6 +99,7 @@ def test_the_central_copy_ends_near_the_optimum_of_all(name):
 
 
 @pytest.mark.parametrize("name", AVERAGED)
+@few_examples
 @given(seed=seeds)
 def test_averaged_replicas_of_the_same_data_never_part(name, seed):
     (optimum,) = replicas(1, seed)

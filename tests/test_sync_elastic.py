@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from tests.sync_rounds import Elastics, copies, replicas  # noqa: E402
+from tests.sync_rounds import Elastics, copies, few_examples, replicas  # noqa: E402
 
 alphas = st.floats(0.05, 1.0)
 orders = st.sampled_from(["push-pull", "symmetric"])
@@ -28,6 +28,7 @@ def close(found, expected):
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-9)
 
 
+@few_examples
 @given(seeds, alphas, orders, write_backs, st.integers(1, 4))
 def test_a_round_moves_replica_and_central_copy_as_the_rule_says_whatever_is_learned_meanwhile(
     seed, alpha, order, write_back, servers
@@ -43,6 +44,7 @@ def test_a_round_moves_replica_and_central_copy_as_the_rule_says_whatever_is_lea
     np.testing.assert_allclose(elastics.central.numpy(), pushed, atol=1e-12)
 
 
+@few_examples
 @given(seeds, alphas, orders)
 def test_a_round_leaves_of_the_gap_what_its_order_does(seed, alpha, order):
     elastics, sent, central = apart(seed, alpha, order)
@@ -51,6 +53,7 @@ def test_a_round_leaves_of_the_gap_what_its_order_does(seed, alpha, order):
     close(elastics.values[0] - elastics.central, factor * (sent - central))
 
 
+@few_examples
 @given(seeds, alphas, write_backs)
 def test_the_symmetric_order_conserves_the_sum_and_push_pull_moves_it_by_alpha_squared_of_the_gap(
     seed, alpha, write_back
@@ -61,6 +64,7 @@ def test_the_symmetric_order_conserves_the_sum_and_push_pull_moves_it_by_alpha_s
         close(elastics.values[0] + elastics.central, sent + central + drift * (sent - central))
 
 
+@few_examples
 @given(seeds, alphas, orders)
 def test_pull_keeps_1_minus_alpha_of_what_was_learned_meanwhile_and_delta_all_of_it(seed, alpha, order):
     (learned,) = replicas(1, seed + 2)
@@ -72,6 +76,7 @@ def test_pull_keeps_1_minus_alpha_of_what_was_learned_meanwhile_and_delta_all_of
         close(busy.values[0] - still.values[0], kept * learned)
 
 
+@few_examples
 @given(seeds)
 def test_with_alpha_1_push_pull_leaves_the_replica_unmoved_and_the_symmetric_order_swaps_the_two(seed):
     elastics, sent, _ = apart(seed, 1.0, "push-pull")
@@ -84,6 +89,7 @@ def test_with_alpha_1_push_pull_leaves_the_replica_unmoved_and_the_symmetric_ord
     close(elastics.central, sent)
 
 
+@few_examples
 @given(seeds, alphas, orders, st.integers(2, 70))
 def test_it_makes_no_difference_over_how_many_servers_the_copy_is_spread(seed, alpha, order, servers):
     alone, shared = replicas(3, seed), replicas(3, seed)
@@ -108,6 +114,7 @@ def test_the_central_copy_starts_as_the_parameters_that_come_first_and_who_comes
     close(elastics.central, initial + 0.5 * learned)
 
 
+@few_examples
 @given(seeds, alphas, orders)
 def test_ranks_learn_from_each_other_through_the_copy_alone(seed, alpha, order):
     """The second rank approaches what the first one left, in the order in which they came."""
@@ -139,6 +146,7 @@ def test_the_spread_is_how_far_the_snapshot_is_from_what_came_back():
     assert elastics.exchanges[0].spread is None
 
 
+@few_examples
 @given(seeds, orders, st.integers(1, 3), st.integers(1, 3))
 def test_resumed_from_its_state_on_any_number_of_servers_it_goes_on_as_if_unbroken(seed, order, before, after):
     unbroken, broken = replicas(2, seed), replicas(2, seed)

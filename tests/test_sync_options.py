@@ -23,7 +23,6 @@ def created(spec):
         ("alpha=1.1", f"alpha is 1.1, {SHARE}"),
         ("duty=1.5", f"duty is 1.5, {SHARE}"),
         ("min_interval=-1", "min_interval is -1.0, expected 0 seconds or more"),
-        ("min_interval=inf", "min_interval is inf, expected 0 seconds or more"),
         ("write_back=push", "write_back"),
     ],
 )
@@ -35,15 +34,14 @@ def test_wrong_options_of_the_background_are_refused(shadow, option, message):
 @pytest.mark.parametrize("foreground", ["fr-ma", "fr-bmuf", "fr-easgd", "local-sgd", "diloco"])
 def test_wrong_options_of_the_foreground_are_refused(foreground):
     refused(f"{foreground}:every=0", "every is 0, expected at least 1")
-    refused(f"{foreground}:alpha=nan", f"alpha is nan, {SHARE}")
+    refused(f"{foreground}:alpha=2", f"alpha is 2.0, {SHARE}")
 
 
 @pytest.mark.parametrize("sync", ["shadow-bmuf", "fr-bmuf", "diloco"])
 def test_wrong_options_of_block_momentum_are_refused(sync):
     refused(f"{sync}:momentum=1", "momentum is 1.0, expected at least 0 and less than 1")
     refused(f"{sync}:momentum=-0.1", "momentum is -0.1, expected at least 0 and less than 1")
-    refused(f"{sync}:step_size=0", "step_size is 0.0, expected a finite number above 0")
-    refused(f"{sync}:step_size=inf", "step_size is inf, expected a finite number above 0")
+    refused(f"{sync}:step_size=0", "step_size is 0.0, expected more than 0")
 
 
 @pytest.mark.parametrize("sync", ["shadow-easgd", "fr-easgd"])

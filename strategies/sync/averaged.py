@@ -51,7 +51,7 @@ class MomentumOptions:
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum is {self.momentum}, expected at least 0 and less than 1")
         if not 0 < self.step_size < float("inf"):
-            raise ValueError(f"step_size is {self.step_size}, expected a finite number above 0")
+            raise ValueError(f"step_size is {self.step_size}, expected more than 0")
 
 
 class BlockMomentum(Averaged):
