@@ -390,6 +390,7 @@ class Sync:
 
     `step`: this rank's own steps before it, those of all its workers. `at_ns`: monotonic clock. `spread`: how far this
     replica was from the mean when it sent its parameters, over the norm of the mean; None where that was not measured.
+    Where ranks do not sync together, from the central copy that came back.
     """
 
     step: int
@@ -411,6 +412,8 @@ class DenseSync(Strategy):
     divides its own by its own target count, and neither `on_gradient_ready` nor `before_step` is called. Of every step
     of every worker it is told when the step has been taken: `after_backward`, then `after_step`, by the worker's
     thread, one worker at a time. So its own steps are those of all its workers. Without `needs_totals` only."""
+    together: ClassVar[bool] = True
+    """Whether ranks sync with each other. If not, each does on its own, as often as it comes to it."""
 
     @abstractmethod
     def attach(self, module: torch.nn.Module) -> None:
@@ -428,6 +431,10 @@ class DenseSync(Strategy):
     def after_step(self) -> None:
         """The optimizer has stepped."""
 
+    def begin_flush(self) -> None:
+        """This rank takes no step before the `flush` that follows: the background, which may go on for the others,
+        should not count it any more. Waits for nobody. Called where several strategies are flushed one by one."""
+
     def flush(self) -> None:
         """Ends what runs in the background: the parameters stand still until the next step. Collective.
 
@@ -435,7 +442,7 @@ class DenseSync(Strategy):
         """
 
     def syncs(self) -> Sequence[Sync]:
-        """Every sync of this rank so far, in order; as many on every rank."""
+        """Every sync of this rank so far, in order; as many on every rank if they sync `together`."""
         return ()
 
     @abstractmethod

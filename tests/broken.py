@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fsbench.axes import DENSE, EXCHANGE, SHUFFLE, BatchMeta, DenseSync, Sharding, TargetCounts
+from fsbench.axes import DENSE, EXCHANGE, SHUFFLE, BatchMeta, DenseSync, Server, Sharding, TargetCounts
 from fsbench_strategies.collectives.backend import Backend
 from fsbench_strategies.embedding.plain import Plain
 from fsbench_strategies.sync.allreduce import AllReduce
@@ -457,16 +457,28 @@ class NeedsCompany(AllReduce):
         super().after_backward(step, TargetCounts(1, 1))
 
 
-@breaks("flush", saying="lane dense is still busy")
+class Unasked(Server):
+    def answer(self, rank, request, channel) -> None:
+        raise AssertionError("nobody asks")
+
+
+@breaks("flush", saying="lane dense, keeper-0 is still busy")
 class Restless(AllReduce):
-    """Begins something in the background when it should end it."""
+    """Begins something in the background, also with its server, when it should end it."""
+
+    def roles(self):
+        return {"keeper": 1}
+
+    def serve(self, context):
+        return Unasked()
 
     def attach(self, module) -> None:
         super().attach(module)
         self._stop = threading.Event()
 
     def flush(self) -> None:
-        self.context.lanes[DENSE.name].submit(self._stop.wait, kind="dense")
+        for lane in (self.context.lanes[DENSE.name], *self.context.servers["keeper"]):
+            lane.submit(self._stop.wait, kind="dense")
 
     def close(self) -> None:
         self._stop.set()

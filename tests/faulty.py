@@ -17,6 +17,7 @@ from fsbench.errors import Unsupported
 from fsbench_strategies.collectives.backend import Backend
 from fsbench_strategies.embedding.parameter_server import ParameterServer
 from fsbench_strategies.sync.allreduce import AllReduce
+from fsbench_strategies.sync.averaged import AVERAGING
 from fsbench_strategies.sync.none import NoSync
 
 LONG = 86_399
@@ -208,7 +209,7 @@ class BrokenShadow(Backend):
     """On rank 1, what the shadow thread sends is lost."""
 
     def all_reduce(self, lane, tensor, *, kind):
-        if lane.name == "shadow" and self.context.rank == 1:
+        if lane.name == AVERAGING.name and self.context.rank == 1:
             raise ArithmeticError("the shadow is gone")
         return super().all_reduce(lane, tensor, kind=kind)
 

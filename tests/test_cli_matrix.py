@@ -115,7 +115,7 @@ BAD_FILES = [
     ),
     ('"sinc" = "none"', "m.toml:1: unknown key 'sinc'; did you mean sync or sharding? valid: clusters, "),
     ("[[exclude]]\nsync = 'x'", "m.toml:1: unknown key 'exclude'; did you mean clusters? valid: "),
-    ("\n[sync]\nname = 'x'", 'm.toml:2: sync is {"name": "x"}, expected a list of names such as ["allreduce"]\n'),
+    ("\n[sharding]\nname = 'x'", 'm.toml:2: sharding is {"name": "x"}, expected a list of names such as ["naive"]\n'),
     ("sync = [\n  'none',\n  3]", 'm.toml:1: sync is ["none", 3], expected a list of names such as ["allreduce"]\n'),
     ("sync = 3", 'm.toml:1: sync is 3, expected a list of names such as ["allreduce"]\n'),
     ("workloads = []", "m.toml:1: workloads is an empty list; leave it out to take ml-100k\n"),

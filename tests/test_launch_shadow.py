@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fsbench.launch.heartbeat import read_beats
+from fsbench.launch.heartbeat import Beat, read_beats
 from fsbench.results.store import ResultSet
 from tests import fakes, sessions
 
@@ -129,6 +129,28 @@ def test_a_rank_that_is_stopped_while_a_round_is_on_ends_the_run_and_is_named(tm
     assert record["reason"].startswith("rank 0, train ")
     assert "/1000000: ended by a SIGTERM that was not ours (log: " in record["reason"]
     assert nothing_is_left(shadows)
+
+
+def test_a_sync_server_that_is_lost_ends_the_run_and_is_named(tmp_path, environment):
+    session = start(tmp_path / "set", environment, "--sync", "shadow-easgd:duty=1,servers=2", "--steps", "1000000")
+    try:
+        sessions.wait_until(lambda: any(rank.done > 20 for rank, *_ in under_way(environment)))
+        ((*_, server, _),) = under_way(environment)
+        os.kill(server.pid, signal.SIGKILL)
+        assert end(session)[0] == 1
+    finally:
+        session.kill()
+        session.wait()
+    record = the_record(tmp_path / "set")
+    assert record["status"] == "failed"
+    assert record["reason"].startswith("sync-server 0, serve: ")
+    assert nothing_is_left(environment)
+
+
+def under_way(environment) -> list[list[Beat]]:
+    """The last words of the two ranks and two servers of each run that has begun to train."""
+    words = [read_beats(folder, 4) for folder in Path(environment["TMPDIR"]).glob("fsbench-*")]
+    return [of_run for of_run in words if None not in of_run and of_run[0].phase == "train"]
 
 
 def test_a_session_that_is_stopped_while_a_round_is_on_ends_every_process_and_records_nothing_of_the_run(

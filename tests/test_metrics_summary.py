@@ -169,6 +169,7 @@ def test_counts_of_other_ranks_or_steps_are_refused():
         ("metadata", "shuffle", "shuffle"),
         ("dense", "dense", "dense"),
         ("their-own", "dense", "dense"),
+        ("state", "dense", "control"),
     ],
 )
 def test_traffic_is_told_by_what_the_bytes_are_then_by_the_lane(kind, lane, expected):

@@ -77,8 +77,14 @@ def _asked(path: Path, bare: str, key: str, value: Any) -> Iterator[Asked]:
     where = _where(path, bare, start)
     check_key(key, where)
     texts = texts_of(key, value, where)
-    for text, place in zip(texts, _places(bare, start, texts), strict=True):
+    for text, place in zip(texts, _places(bare, start, _quoted(value)), strict=True):
         yield Asked(text, _where(path, bare, place))
+
+
+def _quoted(value: Any) -> Sequence[str]:
+    """What of each name stands in quotes: of a table, its first key."""
+    names = value if isinstance(value, list) else [value]
+    return [next(iter(name)) if isinstance(name, dict) else str(name) for name in names]
 
 
 def _places(bare: str, start: int | None, texts: Sequence[str]) -> Iterator[int | None]:

@@ -18,6 +18,7 @@ from fsbench import hogwild
 from fsbench.axes import AXES, EmbeddingExchange
 from fsbench.cli.request import DEFAULT_CHOICES, SETTINGS, Asked, Request
 from fsbench.errors import FsbenchError, UserError
+from fsbench.groups import canonical, groups_of
 from fsbench.launch.cluster import Cluster
 from fsbench.matrix import (
     DRIVEN_AXES,
@@ -43,7 +44,8 @@ from fsbench.workload import Workload
 @dataclass(frozen=True)
 class Choice:
     """A plugin that the runs use. `named`: on the command line, rather than by `all`, a matrix or a default.
-    `unmet`: why it cannot be used on this machine, or None. `roles`: the server processes that it asks for."""
+    `unmet`: why it cannot be used on this machine, or None. `roles`: the server processes that it asks for. `members`:
+    the plugins of its parameter groups."""
 
     spec: str
     plugin: FoundPlugin
@@ -51,6 +53,7 @@ class Choice:
     named: bool
     unmet: str | None
     roles: Mapping[str, int]
+    members: Sequence[FoundPlugin]
 
 
 @dataclass(frozen=True)
@@ -223,9 +226,9 @@ def _spelled(first: Choice, second: Choice) -> str:
 
 def _choice(kind: str, asked: Asked) -> Choice:
     try:
-        spec = Spec.parse(asked.text)
+        spec = canonical(Spec.parse(asked.text))
         plugin = find_plugin(kind, spec.name)
-        if fault := import_faults([plugin]).get(plugin):
+        for fault in import_faults([plugin, *_members(kind, spec)]).values():
             raise UserError(fault)
         return _make(plugin, spec, asked.named)
     except UserError as error:
@@ -239,7 +242,14 @@ def _make(plugin: FoundPlugin, spec: Spec, named: bool) -> Choice:
         roles = dict(instance.roles()) if plugin.kind in AXES else {}
     except Exception as error:
         raise UserError(f"{plugin} cannot say what it requires: {type(error).__name__}: {error}") from error
-    return Choice(str(spec), plugin, instance, named, one_line(str(reason)) if reason else None, roles)
+    unmet = one_line(str(reason)) if reason else None
+    return Choice(str(spec), plugin, instance, named, unmet, roles, _members(plugin.kind, spec))
+
+
+def _members(kind: str, spec: Spec) -> list[FoundPlugin]:
+    """Those that are installed: `create` tells of others."""
+    names = {strategy.name for strategy in groups_of(spec).values()}
+    return [plugin for plugin in find_plugins(kind) if plugin.name in names]
 
 
 def _unserved(strategy: Choice, cluster: Choice) -> str | None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from fsbench.axes import DEFAULTS
 from fsbench.errors import UserError
+from fsbench.groups import TABLE_EXAMPLE, spec_of_table
 from fsbench.matrix import BUILT_IN, Settings
 from fsbench.options import nearest
 from fsbench.plugins import KINDS
@@ -78,22 +79,35 @@ def check_key(key: str, where: str) -> None:
 
 
 def texts_of(key: str, value: Any, where: str) -> list[str]:
-    """A value out of TOML as texts: a number of a setting; the names of a kind, one of which may stand alone.
+    """A value out of TOML as texts: a number of a setting; the names of a kind, one of which may stand alone. A table
+    of parameter groups is a name of a `sync`.
 
     Raises:
-        UserError: a value of another type, or an empty list.
+        UserError: a value of another type, or an empty list or table.
     """
     if key in SETTINGS:
         if isinstance(value, int) and not isinstance(value, bool):
             return [str(value)]
         raise UserError(f"{where}: {key} is {_as_toml(value)}, expected a whole number")
     default = DEFAULT_CHOICES[key]
-    names = [value] if isinstance(value, str) else value
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+    names = value if isinstance(value, list) else [value]
+    if key == "sync":
+        names = [_grouped(name, where) if isinstance(name, dict) else name for name in names]
+    if not all(isinstance(name, str) for name in names):
         raise UserError(f'{where}: {key} is {_as_toml(value)}, expected a list of names such as ["{default}"]')
     if not names:
         raise UserError(f"{where}: {key} is an empty list; leave it out to take {default}")
     return names
+
+
+def _grouped(table: Mapping[str, Any], where: str) -> str:
+    if not all(isinstance(strategy, str) for strategy in table.values()):
+        expected = f"patterns and strategies in quotes, such as {TABLE_EXAMPLE}"
+        raise UserError(f"{where}: sync is {_as_toml(table)}, expected {expected}")
+    try:
+        return spec_of_table(table)
+    except ValueError as error:
+        raise UserError(f"{where}: {error}") from None
 
 
 def _assignment(text: str) -> tuple[str, list[Asked]]:
@@ -102,7 +116,7 @@ def _assignment(text: str) -> tuple[str, list[Asked]]:
         raise UserError(f"--set {text!r} is not KEY=VALUE")
     check_key(key, "--set")
     # No name begins with a bracket or a quote; options hold commas, so a bare list could not be told apart.
-    values = _toml(key, value) if key in KINDS and value[:1] in ("[", '"', "'") else [value]
+    values = _toml(key, value) if key in KINDS and value[:1] in ("[", "{", '"', "'") else [value]
     return key, [Asked(one, "--set", named=True) for one in values]
 
 

@@ -132,7 +132,9 @@ def _execute(plan: Plan, data_dir: Path | None, folder: Path, resume: bool, quie
         settings=plan.settings,
         cells=plan.cells,
         runs=plan.runs,
-        plugins=[choice.plugin for choices in plan.choices.values() for choice in choices],
+        plugins=[
+            plugin for choices in plan.choices.values() for one in choices for plugin in (one.plugin, *one.members)
+        ],
         options=plan.options,
         data=prepare(plan, data_dir),
     )

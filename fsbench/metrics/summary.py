@@ -85,6 +85,7 @@ _TRAFFIC = ("embedding", "dense", "shuffle")
 _TRAFFIC_OF_KIND = dict.fromkeys(("ids", "rows", "gradients"), "embedding") | {
     "samples": "shuffle",
     "metadata": "shuffle",
+    "state": "control",  # what is set up, saved or loaded
 }
 _NO_STEP = "no step was measured"
 _NO_SAMPLE = "no sample was trained"

@@ -34,7 +34,7 @@ _FLAGS = {
     "sharding": ("moves", "equal_counts", "exact"),
     "embedding": ("needs_totals", "exact"),
     "collectives": ("exact",),
-    "sync": ("needs_totals", "exact"),
+    "sync": ("needs_totals", "together", "exact"),
 }
 _SCENARIOS: tuple[Scenario, ...] = ("ordinary", "an empty rank", "a giant sample")
 _WRONG_TEXTS = ("0", "-1", "no-such-value")

@@ -1,97 +1,87 @@
-"""One round of model averaging: what is sent, and how a replica takes the answer in."""
+"""Rounds in which all ranks meet in one sum, and the mean of their replicas comes back."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import astuple
+from typing import Any
 
 import torch
 
-NOTES = 2
-"""Numbers that each rank tells all others in a round."""
-SPREAD_EVERY = 8
-"""Rounds between two measurements of the spread, which cost a pass over the parameters each."""
-WriteBack = Literal["pull", "delta"]
+from fsbench.axes import Collectives
+from fsbench.train.lanes import Lane
+from fsbench_strategies.sync.exchange import FREE, Cost, Exchange
+from fsbench_strategies.sync.replica import Replica
+from fsbench_strategies.sync.rules import Rule
+
+_NOTES = len(astuple(FREE))
 
 
-class Round:
-    """A payload that is summed over ranks: the parameters, then whether this rank trains, wants to stop, and notes.
+class Payload:
+    """What is summed over ranks: parameters, how many ranks train, and what the last round cost each.
 
     A rank that no longer trains sends zeros, so that the mean is of those that do, and stays in the sum: a round needs
-    all ranks.
+    all ranks. When none trains any more, all know.
 
     Args:
-        values: [numel], the live parameters.
+        like: [numel], on the device of the parameters.
     """
 
-    def __init__(self, values: torch.Tensor, rank: int, ranks: int) -> None:
-        self._values, self._rank, self._ranks = values, rank, ranks
-        numel = len(values)
-        self.payload = torch.empty(numel + 2 + NOTES * ranks, dtype=values.dtype, pin_memory=values.is_cuda)
-        self._numbers = self.payload[:numel]
-        self._sent: torch.Tensor | None = None
-        self._mean: torch.Tensor | None = None
+    def __init__(self, like: torch.Tensor, rank: int, ranks: int) -> None:
+        self._rank, self._numel = rank, len(like)
+        self.tensor = torch.empty(self._numel + 1 + _NOTES * ranks, dtype=like.dtype, pin_memory=like.is_cuda)
+        self.numbers = self.tensor[: self._numel]
+        self.notes = self.tensor[self._numel + 1 :].view(ranks, _NOTES)
+        """[ranks, 2], seconds as in `Cost`."""
 
-    def fill(
-        self, *, active: bool = True, wants_stop: bool = False, notes: Sequence[float] = (0.0,) * NOTES, keep: bool
-    ) -> torch.Tensor:
-        """Takes a snapshot of the parameters, which may be torn between elements, and returns the payload to sum.
-
-        `notes`: numbers that all ranks will see. `keep`: keep the snapshot, for `delta` and for `spread`.
-        """
-        tail = self.payload[len(self._numbers) :].zero_()
-        tail[0], tail[1] = float(active), float(wants_stop)
-        self.notes[self._rank] = torch.tensor(notes)
-        self._numbers.copy_(self._values)
-        self._mean = None
-        self._sent = self._numbers.clone() if keep else None
+    def fill(self, replica: Replica, *, active: bool = True, cost: Cost = FREE, keep: bool = False) -> None:
+        """`active`: whether this rank trains. `keep`: see `Replica.send`."""
+        self.tensor[self._numel :].zero_()
+        self.tensor[self._numel] = float(active)
+        self.notes[self._rank] = torch.tensor(astuple(cost))
+        replica.send(self.numbers, keep=keep)
         if not active:
-            self._numbers.zero_()
-        return self.payload
-
-    def take(self, alpha: float, write_back: WriteBack) -> None:
-        """After the sum, once: moves the parameters towards the mean of those that train, by `alpha`, in place.
-
-        With W the parameters now, s those that were sent and m their mean over ranks, `pull` is W += alpha (m - W) and
-        keeps 1 - alpha of what W learned since; `delta` is W += alpha (m - s) and keeps all of it.
-        """
-        mean = self.mean()
-        if mean is None:
-            return
-        if write_back == "pull":
-            self._values.lerp_(mean.to(self._values.device), alpha)
-        else:
-            assert self._sent is not None, "delta needs the snapshot"
-            self._values.add_((mean - self._sent).to(self._values.device), alpha=alpha)
-
-    def mean(self) -> torch.Tensor | None:
-        """[numel], over the ranks that train; None if none does. Formed in the payload, once."""
-        if self._mean is None and self.active:
-            self._mean = self._numbers.div_(self.active)
-        return self._mean
-
-    def spread(self) -> float | None:
-        """How far what this rank sent is from the mean, over the norm of the mean; None unless it was kept."""
-        mean = self.mean()
-        if mean is None or self._sent is None:
-            return None
-        norm = torch.linalg.vector_norm
-        return float(norm(self._sent - mean) / norm(mean).clamp_min(torch.finfo(mean.dtype).tiny))
+            self.numbers.zero_()
 
     @property
     def active(self) -> int:
-        """How many ranks train."""
-        return round(self._tail[0].item())
+        """After the sum: how many ranks train."""
+        return round(self.tensor[self._numel].item())
 
-    @property
-    def all_want_stop(self) -> bool:
-        return round(self._tail[1].item()) == self._ranks
+    def mean(self) -> torch.Tensor:
+        """After the sum, once: of the replicas that train, [numel], formed in place."""
+        return self.numbers.div_(self.active)
 
-    @property
-    def notes(self) -> torch.Tensor:
-        """[ranks, NOTES]"""
-        return self._tail[2:].view(self._ranks, NOTES)
 
-    @property
-    def _tail(self) -> torch.Tensor:
-        return self.payload[len(self._numbers) :]
+class Averaging(Exchange):
+    """Every rank's replica approaches what `rule` makes of the mean over ranks, through one all-reduce."""
+
+    def __init__(
+        self, replica: Replica, rule: Rule, collectives: Collectives, lane: Lane, rank: int, ranks: int
+    ) -> None:
+        super().__init__([lane], has_central=rule.central is not None)
+        self._replica, self._rule, self._collectives = replica, rule, collectives
+        self._payload = Payload(replica.values, rank, ranks)
+
+    def meet(self, *, measure: bool = False, stopping: bool = False, cost: Cost = FREE) -> bool:
+        """Ends for all ranks in the same round. The cost is that of the rank that spent most, by the clock of the one
+        that came last: the others' time contains that one's pause."""
+        payload = self._payload
+        payload.fill(self._replica, active=not stopping, cost=cost, keep=measure)
+        self._collectives.all_reduce(self.lanes[0], payload.tensor, kind="dense").wait()
+        if not payload.active:
+            return False
+        self.cost = Cost(payload.notes[:, 0].max().item(), payload.notes[:, 1].min().item())
+        mean = payload.mean()
+        self.spread = self._replica.distance(mean) if measure else None
+        self._replica.approach(self._rule.target(mean))
+        return True
+
+    def central(self) -> torch.Tensor:
+        return super().central() if self._rule.central is None else self._rule.central
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return self._rule.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._rule.load_state_dict(state)

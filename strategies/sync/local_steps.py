@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fsbench.axes import CONTROL, DenseSync, TargetCounts
 
 if TYPE_CHECKING:
     import torch
-
-
-def check_share(name: str, value: float) -> None:
-    """Raises:
-    ValueError: not in (0, 1].
-    """
-    if not 0 < value <= 1:
-        raise ValueError(f"{name} is {value}, expected more than 0 and at most 1")
 
 
 class LocalSteps(DenseSync):
@@ -50,20 +42,39 @@ class LocalSteps(DenseSync):
 
     def replicas(self) -> Mapping[str, Mapping[str, torch.Tensor]]:
         """`trainer`: rank 0's, as one trainer's copy is what is published; `mean`: of all ranks, unweighted."""
-        own = self.flat.values.to("cpu", copy=True)
-        first = own if self.context.rank == 0 else own.new_zeros(own.shape)
-        trainer, mean = self._sum(first), self._sum(own) / self.context.ranks
-        return {"trainer": self.flat.state_of(self._module, trainer), "mean": self.flat.state_of(self._module, mean)}
+        everyone = self._everyones()
+        return self.named({"trainer": everyone[0], "mean": everyone.mean(0)})
 
-    def evidence(self) -> Mapping[str, Any]:
-        """Rounds so far, and the median of the spreads that were measured when replicas were sent."""
-        spreads = [sync.spread for sync in self.syncs() if sync.spread is not None]
-        return {"rounds": len(self.syncs()), "spread_at_sync_p50": statistics.median(spreads) if spreads else None}
+    def named(self, replicas: Mapping[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
+        """State dicts of the module, of flat parameters [numel]."""
+        return {name: self.flat.state_of(self._module, values) for name, values in replicas.items()}
 
-    def _sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Over ranks, on the control lane: it is no part of training."""
+    def state_dict(self) -> dict[str, Any]:
+        """`replicas`: of all ranks, [ranks, numel]; `steps`: of this rank."""
+        return {"steps": self.steps, "replicas": self._everyones()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """On as many ranks each goes on with its own replica, on more or fewer with the mean of all. What the optimizer
+        keeps is rank 0's on every rank."""
+        replicas = state["replicas"]
+        own = replicas[self.context.rank] if len(replicas) == self.context.ranks else replicas.mean(0)
+        self.flat.values.copy_(own)
+        self.steps = state["steps"]
+
+    def wait_for_all(self) -> None:
+        """Until every rank has come here: on the control lane, as it is no part of training."""
         import torch.distributed as dist
 
-        lane, total = self.context.lanes[CONTROL.name], tensor.clone()
-        lane.submit(lambda: dist.all_reduce(total, group=lane.group), kind="state").wait()
-        return total
+        lane = self.context.lanes[CONTROL.name]
+        lane.submit(partial(dist.barrier, group=lane.group), kind="state").wait()
+
+    def _everyones(self) -> torch.Tensor:
+        """The replicas of all ranks as they are, [ranks, numel], in host memory. Collective."""
+        import torch
+        import torch.distributed as dist
+
+        lane, own = self.context.lanes[CONTROL.name], self.flat.values
+        everyone = torch.zeros(self.context.ranks, len(own), dtype=own.dtype)
+        everyone[self.context.rank] = own
+        lane.submit(partial(dist.all_reduce, everyone, group=lane.group), kind="state").wait()
+        return everyone
