@@ -135,8 +135,10 @@ def test_how_often_replicas_meet_stands_beside_the_bubble_where_a_run_has_it():
 
 
 def test_eps_stands_beside_samples_a_second_where_a_run_has_it():
-    shown = headings(render([record(examples_per_s=1234.0), record(run_spec(sync="none"))]))
+    text = render([record(examples_per_s=1234.0), record(run_spec(sync="none"))])
+    shown = headings(text)
     assert shown[shown.index("samples/s") + 1] == "EPS"
+    assert METRICS["examples_per_s"].meaning in text.splitlines()
     assert "EPS" not in headings(render([record()]))
 
 

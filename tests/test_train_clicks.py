@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import pytest
@@ -14,7 +15,7 @@ from tests import support
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(120)]
 
 SMALL = "ctr:batch=32,dim=8,hidden=16,rows=200,eval_samples=2000,lr=0.05,table_lr=0.1"
-STEPS, SEED = 150, 3
+STEPS, SEED = 60, 3
 
 
 def report_of(rank, ranks, workload, steps, folder, axes):
@@ -39,21 +40,40 @@ def report_of(rank, ranks, workload, steps, folder, axes):
     return report
 
 
-@pytest.fixture
-def run(ranks, tmp_path):
-    return lambda workload=SMALL, steps=STEPS, **axes: ranks.run(
-        report_of, 2, workload, steps, tmp_path, axes, limit_s=90
-    )[0]
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("clicks")
+
+
+@pytest.fixture(scope="module")
+def run(ranks, folder):
+    """The report of a run, which is made once."""
+
+    @functools.cache
+    def once(workload=SMALL, steps=STEPS, **axes):
+        return ranks.run(report_of, 2, workload, steps, folder, axes, limit_s=90)[0]
+
+    return once
 
 
 def test_one_pass_learns_to_predict_better_than_the_click_rate_whatever_moves_the_rows(run):
-    plain, prioritized = (run(embedding=embedding)["metrics"] for embedding in ("plain", "prioritized"))
-    assert plain["ne"] < 0.98
-    assert plain["auc"] > 0.6
+    plain, prioritized = run()["metrics"], run(embedding="prioritized")["metrics"]
+    assert plain["ne"] < 0.95
+    assert plain["auc"] > 0.65
     assert (plain["ne"], plain["auc"]) == (prioritized["ne"], prioritized["auc"])
     assert run(embedding="parameter-server", sync="fr-ma")["metrics"]["ne"] < 0.98
-    assert plain["elp"] == 2 * 32
-    assert plain["shadow_cpu_s"] is None
+
+
+def test_the_record_has_the_examples_under_way_at_once_and_a_second(run):
+    metrics = run()["metrics"]
+    assert metrics["elp"] == 2 * 32
+    assert metrics["examples_per_s"] > 0
+
+
+def test_cpu_time_of_syncs_is_missing_where_none_is_told(run):
+    report = run()
+    assert report["metrics"]["shadow_cpu_s"] is None
+    assert report["missing"]["shadow_cpu_s"] == "the sync strategy tells no CPU time of its own"
 
 
 def test_ranking_is_missing_where_clicks_are_predicted_and_clicks_where_items_are_ranked(run):
@@ -77,12 +97,12 @@ def test_what_background_syncs_say_of_their_cpu_time_is_a_metric(run):
     assert run(sync="shadow-ma")["metrics"]["shadow_cpu_s"] > 0
 
 
-def test_a_whole_pass_can_be_trained_and_the_noise_floor_reads_it_again(run, tmp_path):
+def test_a_whole_pass_can_be_trained_and_the_noise_floor_reads_it_again(run, folder):
     ratings = [
         f"{user}\t{1 + (user * 7 + event) % 30}\t{1 + (user + event) % 5}\t{10_000 * user + event // 2}\n"
         for user, event in itertools.product(range(1, 13), range(10))
     ]
-    (tmp_path / "u.data").write_text("".join(ratings))
+    (folder / "u.data").write_text("".join(ratings))
     report = run("ctr:source=ml-100k,batch=4,dim=4,hidden=6", steps=108 // 8)
     assert report["observed"]["evaluation"]["samples"] == 12
     assert report["metrics"]["straggler_floor"] is not None

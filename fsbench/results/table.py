@@ -330,11 +330,9 @@ def _collision_lines(rows: Sequence[Row]) -> list[str]:
 
 def _legend_lines(columns: Iterable[Column]) -> list[str]:
     """What the columns mean that not every table has."""
-    return [
-        f"{column.heading.splitlines()[0]}: {METRICS[column.metric].meaning}"
-        for column in columns
-        if column.metric in _ONLY_WHERE_TOLD
-    ]
+    told = [column for column in columns if column.metric in _ONLY_WHERE_TOLD]
+    names = [column.heading.splitlines()[0] + ": " for column in told]
+    return [name + METRICS[of.metric].meaning.removeprefix(name) for name, of in zip(names, told, strict=True)]
 
 
 def _worker_lines(records: Sequence[Record]) -> list[str]:
