@@ -304,7 +304,7 @@ LINES = st.lists(st.integers(0, 199), min_size=1, max_size=12)
 
 
 @given(st.lists(LINES, min_size=1, max_size=6))
-@settings(max_examples=40)
+@settings(max_examples=12)
 def test_lines_are_the_same_in_whatever_order_they_are_asked_for(reads):
     with tempfile.TemporaryDirectory() as folder:
         path = write_lines(Path(folder), 200)
