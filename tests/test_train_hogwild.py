@@ -279,10 +279,9 @@ def test_a_report_is_about_every_worker_of_every_rank(ranks, tmp_path):
     assert len(losses) == 20
     assert 0 < metrics["blocked_share"] < 1
     assert metrics["bubble"] == pytest.approx(sum(v for k, v in metrics.items() if k.startswith("bubble_")))
-    assert metrics["bubble_other"] < 0.1
-    # A worker's own rate is of its own time, which windows fill but for what lies between two of them.
+    # A worker's own rate is of its own time: windows and what lies between them, no more than that of all workers.
     rates = [metrics["steps_measured"] * 4 * 1e3 / row["window_ms"] for row in report["per_rank"]]
-    assert sum(rates) / 2 < metrics["examples_per_s"] <= sum(rates)
+    assert metrics["samples_per_s"] <= metrics["examples_per_s"] <= sum(rates)
     assert report["observed"]["embedding"]["operations"]["send requests"] > 0
     assert metrics["ne"] is not None
 
