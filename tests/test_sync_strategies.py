@@ -131,7 +131,8 @@ def test_while_nobody_trains_a_round_in_the_background_is_one_of_its_foreground_
 
 
 def learn_in_flight(rank, ranks, sync):
-    """Parameters that were sent in a round, what was learned before the answer came, and parameters after it.
+    """Parameters that were sent in a round, what was learned before the answer came, parameters after it, and the lag
+    of the round: two steps were taken meanwhile.
 
     The next round is the last, in which the ranks only vote: `sync` must hold it back until then.
     """
@@ -146,13 +147,14 @@ def learn_in_flight(rank, ranks, sync):
             handle = all_reduce(lane, tensor, kind=kind)
             if not strategy.syncs():
                 strategy.flat.values += learned
+                strategy.steps += 2
             return handle
 
         trainer.strategies.collectives.all_reduce = learning_meanwhile
         strategy.after_backward(0, TargetCounts(1, 1))
         wait_for_syncs(strategy, 1)
         strategy.flush()
-        return sent, learned, parameters(trainer)
+        return sent, learned, parameters(trainer), strategy.syncs()[0].lag
 
 
 @pytest.mark.parametrize(("write_back", "kept"), [("pull", 0.7), ("delta", 1.0)])
@@ -161,8 +163,9 @@ def test_a_shadow_moves_replicas_by_alpha_and_keeps_of_what_is_in_flight_what_it
 ):
     found = ranks.run(learn_in_flight, 2, f"shadow-ma:alpha=0.3,write_back={write_back},min_interval=3600")
     mean = torch.stack([sent for sent, *_ in found]).mean(0)
-    for sent, learned, after in found:
+    for sent, learned, after, lag in found:
         torch.testing.assert_close(after, sent + 0.3 * (mean - sent) + kept * learned)
+        assert lag == 2
 
 
 def round_in_every_step(rank, ranks, sync, all_on=None):

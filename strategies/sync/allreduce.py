@@ -97,7 +97,7 @@ class AllReduce(DenseSync):
         for bucket in self._buckets:
             bucket.missing = set(bucket.parameters)
         self._flat.div_(max(1, self._total))
-        self._syncs.append(Sync(len(self._syncs), time.monotonic_ns()))
+        self._syncs.append(Sync(len(self._syncs), time.monotonic_ns(), lag=0))
 
     def syncs(self) -> Sequence[Sync]:
         return tuple(self._syncs)

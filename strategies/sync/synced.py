@@ -47,10 +47,11 @@ class Synced(LocalSteps):
     def round(self, *, stopping: bool = False, cost: Cost = FREE) -> bool:
         """See `Exchange.meet`."""
         measure = self.rounds % SPREAD_EVERY == 0
+        sent = self.steps
         if not self.exchange.meet(measure=measure, stopping=stopping, cost=cost):
             return False
         self.rounds += 1
-        self._syncs.append(Sync(self.steps, time.monotonic_ns(), self.exchange.spread))
+        self._syncs.append(Sync(self.steps, time.monotonic_ns(), self.exchange.spread, lag=self.steps - sent))
         return True
 
     def syncs(self) -> Sequence[Sync]:
