@@ -29,6 +29,8 @@ AXES = ("sharding", "embedding", "collectives", "sync")
 DEFAULTS = {"sharding": "naive", "embedding": "plain", "collectives": "backend", "sync": "allreduce"}
 
 WaitClass = Literal["shuffle", "embedding", "dense", "control"]
+Engine = Literal["multiprocessors", "copy engines"]
+"""What moves the bytes of an operation between GPUs."""
 TableOptimizer = Literal["sgd", "rowwise-adagrad", "lazy-adam"]
 T_co = TypeVar("T_co", covariant=True)
 
@@ -54,6 +56,19 @@ IDS = LaneSpec("ids", "embedding")
 EXCHANGE = LaneSpec("exchange", "embedding")
 CRITICAL = LaneSpec("critical", "embedding")
 DENSE = LaneSpec("dense", "dense")
+
+
+@dataclass(frozen=True)
+class NcclOptions:
+    """What is asked of NCCL for the lanes of a cell.
+
+    `sm_limit`: the most streaming multiprocessors that an operation may take (CTAs), None for as many as NCCL likes.
+    `zero_cta`: none where that is possible, copy engines then move the bytes. Where it is not, NCCL falls back to
+    multiprocessors without a word.
+    """
+
+    sm_limit: int | None = None
+    zero_cta: bool = False
 
 
 class Handle(Protocol[T_co]):
@@ -332,6 +347,15 @@ class Collectives(Strategy):
 
     on_host: ClassVar[frozenset[WaitClass]] = frozenset()
     """Classes of lanes that it carries through host memory: they are opened as if they had been declared `host`."""
+
+    def nccl(self) -> NcclOptions:
+        """How the groups of lanes on NCCL are made. Depends on its options alone."""
+        return NcclOptions()
+
+    def engines(self) -> Mapping[str, Engine]:
+        """By operation (`all_to_all`, `all_gather`, `all_reduce`), what it asks to move the bytes on lanes on NCCL.
+        What did is the profiler's to say (`fsbench.metrics.movers`)."""
+        return {}
 
     @abstractmethod
     def all_to_all(

@@ -111,4 +111,4 @@ def test_any_nesting_tiles_the_windows(steps):
 
 
 def test_the_cost_of_a_mark_is_measured():
-    assert 0 < marker_cost_ns(repeats=10) < float("inf")
+    assert 0 < marker_cost_ns(Timeline(), spans=10, steps=2) < float("inf")

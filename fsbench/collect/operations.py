@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fsbench.launch.activity import LaneActivity
 from fsbench.metrics.trace import LaneOps
+
+if TYPE_CHECKING:
+    from fsbench.collect.device_ops import DeviceOps
 
 
 class OperationLog:
@@ -24,6 +28,8 @@ class OperationLog:
         self.lane = "unnamed"
         self.activity: LaneActivity | None = None
         """Where the operation under way is told to the launcher, if it watches."""
+        self.on_device: DeviceOps | None = None
+        """What times the operations, if they are on a stream."""
         self._begun = 0
         self._checks = 0
         self._check_bytes = 0
@@ -57,6 +63,8 @@ class OperationLog:
         self._crossing.append(crossing)
         self._starts.append(time.monotonic_ns())
         self._ends.append(self._starts[-1])
+        if self.on_device:
+            self.on_device.begin()
 
     def end(self) -> None:
         self._ends[-1] = time.monotonic_ns()
@@ -64,6 +72,8 @@ class OperationLog:
     def clear(self) -> None:
         for column in (self._starts, self._ends, self._bytes, self._crossing, self._kinds, self._names):
             column.clear()
+        if self.on_device:
+            self.on_device.clear()
         self._checks = self._check_bytes = 0
 
     def crossing(self) -> tuple[int, int]:
@@ -97,8 +107,8 @@ class OperationLog:
         """As arrays; `kinds` gives the code of each kind."""
         code = {kind: i for i, kind in enumerate(kinds)}
         return LaneOps(
-            starts=np.array(self._starts, dtype=np.int64),
-            ends=np.array(self._ends, dtype=np.int64),
+            starts=self.on_device.starts() if self.on_device else np.array(self._starts, dtype=np.int64),
+            ends=self.on_device.ends() if self.on_device else np.array(self._ends, dtype=np.int64),
             bytes_sent=np.array(self._bytes, dtype=np.int64),
             kinds=np.array([code[kind] for kind in self._kinds], dtype=np.int16),
         )

@@ -7,16 +7,19 @@ observed where tensors enter the process group, whoever issued them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from fsbench.axes import NcclOptions
 from fsbench.collect.gloo import DuplexGloo
 from fsbench.collect.matching import Matching, Meant
 from fsbench.collect.operations import OperationLog
 from fsbench.launch.activity import Activity
+from fsbench.metrics.movers import range_name
 
 # torch's stubs know neither subclassing in Python nor all of the option types.
 _c10d: Any = dist
@@ -63,12 +66,25 @@ class RecordedGroup(_c10d.ProcessGroup):
         if operand is not None and self._matching.due(name, self.log.kind):
             self._check(Meant.of(name, self.log.kind, operand, splits), operand.device)
         self.log.begin(name, bytes_sent, crossing)
-        work = issue()
+        with self._range(name):
+            work = issue()
         if self._blocking:
             work.wait()
             self.log.end()
+        elif self.log.on_device:
+            work = self.log.on_device.end(work, issue)
         self.log.settle()
         return work
+
+    def _range(self, name: str) -> AbstractContextManager[Any]:
+        """What a profiler sees of an operation, if there is one: all that is launched inside belongs to it."""
+        if self._blocking or not torch.autograd._profiler_enabled():
+            return nullcontext()
+        return torch.profiler.record_function(range_name(self.log.lane, name))
+
+    def beside(self, name: str, bytes_sent: int, issue: Callable[[], Any]) -> Any:
+        """Records an operation among ranks of one host that its caller carries out past the process group."""
+        return self._run(name, bytes_sent, 0, issue)
 
     def _check(self, meant: Meant, device: Any) -> None:
         own = meant.encode(self.size()).to(device)
@@ -164,10 +180,25 @@ def _gloo(store: Any, rank: int, size: int, timeout: timedelta) -> RecordedGroup
     return RecordedGroup(DuplexGloo(store, rank, size, timeout), rank, size, blocking=True)
 
 
-def _nccl(store: Any, rank: int, size: int, timeout: timedelta) -> RecordedGroup:
-    opts = dist.ProcessGroupNCCL.Options()
-    opts._timeout = timeout
-    return RecordedGroup(dist.ProcessGroupNCCL(store, rank, size, opts), rank, size, blocking=False)
+def _nccl(where: Any, wanted: NcclOptions) -> RecordedGroup:
+    """`where`: torch's `_DistributedBackendOptions`."""
+    rank, size = where.group_rank, where.group_size
+    inner = _c10d.ProcessGroupNCCL(where.store, rank, size, nccl_options(wanted, where.timeout))
+    group = RecordedGroup(inner, rank, size, blocking=False)
+    # Symmetric memory looks for the communicator here; operations are still issued on the group itself.
+    group._register_backend(torch.device("cuda"), _c10d.ProcessGroup.BackendType.NCCL, inner)
+    return group
+
+
+def nccl_options(wanted: NcclOptions, timeout: timedelta) -> Any:
+    """As torch has them. What is not wanted stays as NCCL has it."""
+    options = _c10d.ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    if wanted.sm_limit is not None:
+        options.config.max_ctas = wanted.sm_limit
+    if wanted.zero_cta:
+        options.config.cta_policy = _c10d.ProcessGroupNCCL.NCCL_CTA_POLICY_ZERO
+    return options
 
 
 def watch(group: Any, lane: str, activity: Activity | None) -> None:
@@ -180,4 +211,4 @@ def register_backends() -> None:
     """Makes the recorded backends known to torch.distributed. Calling it again does nothing."""
     if GLOO not in dist.Backend.backend_list:
         dist.Backend.register_backend(GLOO, _gloo, devices=["cpu"])
-        dist.Backend.register_backend(NCCL, _nccl, devices=["cuda"])
+        dist.Backend.register_backend(NCCL, _nccl, extended_api=True, devices=["cuda"])

@@ -14,7 +14,8 @@ from types import TracebackType
 
 import numpy as np
 
-from fsbench.metrics.trace import LABELS, RankTrace
+from fsbench.collect.operations import OperationLog
+from fsbench.metrics.trace import LABELS, Int64, RankTrace
 
 _CODES = {label: code for code, label in enumerate(LABELS)}
 _COMPUTE, _OTHER, _INPUT, _STRATEGY = (_CODES[name] for name in ("compute", "other", "input", "strategy"))
@@ -75,6 +76,18 @@ class Timeline:
         """The label of a wait on the given lane."""
         return self._waits[lane]
 
+    @property
+    def clock_bound_ns(self) -> int | None:
+        """How far its times may be off the host's clock; None where they are the host's."""
+        return None
+
+    def scratch(self) -> Timeline:
+        """Another of its kind, to try things on."""
+        return Timeline()
+
+    def attend(self, log: OperationLog) -> None:
+        """Times the operations of a lane that does its work on a stream. There is none on a CPU."""
+
     def on_main_thread(self) -> bool:
         return threading.get_ident() == self._thread
 
@@ -108,8 +121,10 @@ class Timeline:
 
     def trace(self) -> RankTrace:
         """What was recorded, as arrays. Call it between steps."""
-        times = np.array(self._times, dtype=np.int64)
-        cpu = np.array(self._cpu, dtype=np.int64)
+        return self._tiled(np.array(self._times, dtype=np.int64), np.array(self._cpu, dtype=np.int64))
+
+    def _tiled(self, times: Int64, cpu: Int64) -> RankTrace:
+        """`times`, `cpu`: of each mark."""
         codes = np.array(self._codes, dtype=np.int64)
         ends = np.flatnonzero(codes == _END)
         begins = np.concatenate(([0], ends[:-1] + 1)).astype(np.int64)[: len(ends)]
@@ -127,15 +142,16 @@ class Timeline:
         )
 
 
-def marker_cost_ns(repeats: int = 4000) -> float:
-    """Nanoseconds one mark costs on this machine: the best of five measurements of `repeats` spans."""
+def marker_cost_ns(of: Timeline, spans: int = 200, steps: int = 100) -> float:
+    """Nanoseconds that one mark of such a timeline costs the host: the best of some steps of so many spans."""
     best = float("inf")
-    for _ in range(5):
-        scratch = Timeline()
+    scratch = of.scratch()
+    for _ in range(steps):
         scratch.begin_step()
         start = time.perf_counter_ns()
-        for _ in range(repeats):
+        for _ in range(spans):
             with scratch.strategy:
                 pass
-        best = min(best, (time.perf_counter_ns() - start) / (2 * repeats))
+        best = min(best, (time.perf_counter_ns() - start) / (2 * spans))
+        scratch.end_step()
     return best

@@ -46,6 +46,11 @@ class RankTrace:
         return self.step_end - self.step_begin
 
     @property
+    def span(self) -> tuple[int, int]:
+        """From the first window's begin to the last one's end; an empty span without windows."""
+        return (int(self.step_begin[0]), int(self.step_end[-1])) if len(self.step_begin) else (0, 0)
+
+    @property
     def step_of(self) -> Int64:
         """int64[intervals]: the step each interval lies in; any step for an empty one between two steps."""
         return np.maximum(np.searchsorted(self.step_begin, self.starts, side="right") - 1, 0)

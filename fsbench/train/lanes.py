@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed as dist
 
-from fsbench.axes import CONTROL, CRITICAL, DENSE, EXCHANGE, IDS, SHUFFLE, LaneSpec, WaitClass
+from fsbench.axes import CONTROL, CRITICAL, DENSE, EXCHANGE, IDS, SHUFFLE, LaneSpec, NcclOptions, WaitClass
 from fsbench.collect import recorder
 from fsbench.collect.cpu import cpu_ns, native_threads
 from fsbench.collect.timeline import Timeline
@@ -27,6 +27,7 @@ from fsbench.launch.activity import Activity
 # torch's stubs do not know subclassing in Python.
 _c10d: Any = dist
 
+_AS_NCCL_LIKES = NcclOptions()
 _FIXED_ORDER = (CONTROL, SHUFFLE, IDS, EXCHANGE, CRITICAL, DENSE)
 
 
@@ -68,14 +69,18 @@ class LaneHandle:
     def wait(self) -> Any:
         timeline = self._lane.timeline
         if timeline.on_main_thread():
+            # On a stream too: what the stream waits for is between the marks.
             with timeline.wait(self._lane.name):
-                self._done.wait()
+                self._settle()
         else:
-            self._done.wait()
+            self._settle()
+        return self._result
+
+    def _settle(self) -> None:
+        self._done.wait()
         if self._error is not None:
             raise self._error
         self._finish()
-        return self._result
 
 
 class QueuedWork(_c10d.Work):
@@ -185,18 +190,22 @@ def open_lanes(
     timeout: timedelta,
     host_classes: Collection[WaitClass] = (),
     activity: Activity | None = None,
+    nccl: NcclOptions = _AS_NCCL_LIKES,
 ) -> dict[str, Lane]:
     """Creates the groups of all lanes, in the same order on every rank: fixed ones first, then by name.
 
-    `host_classes`: lanes of these classes run on gloo whatever the device, as those declared `host` do.
+    `host_classes`: lanes of these classes run on gloo whatever the device, as those declared `host` do. `nccl`: how the
+    others are made on a GPU.
     """
     lanes: dict[str, Lane] = {}
     for spec in ordered(wanted):
         on_host = spec.host or device.type == "cpu" or spec.waits_as in host_classes
-        backend = recorder.GLOO if on_host else recorder.NCCL
+        backend, options = (recorder.GLOO, None) if on_host else (recorder.NCCL, nccl)
         before = native_threads()
-        group = dist.new_group(backend=backend, timeout=timeout)
+        group = dist.new_group(backend=backend, timeout=timeout, pg_options=options)
         recorder.watch(group, spec.name, activity)
+        if not on_host:
+            timeline.attend(group.log)
         lane = (ThreadedLane if on_host else Lane)(spec, group, timeline)
         lane.threads = native_threads() - before
         lanes[spec.name] = lane

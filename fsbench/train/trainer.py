@@ -20,7 +20,7 @@ from fsbench.axes import (
     Strategy,
     TableSpec,
 )
-from fsbench.collect.timeline import Timeline
+from fsbench.collect.cuda_timeline import timeline_on
 from fsbench.costs.weigher import needs_times
 from fsbench.errors import FsbenchError, Unsupported
 from fsbench.launch.activity import Activity
@@ -106,8 +106,9 @@ def open_trainer(
     specs, processes = strategies.lane_specs, strategies.servers
     if clash := {spec.name for spec in specs} & {process.lane for process in processes}:
         raise FsbenchError(f"lane {clash.pop()!r} is declared, and the name of one to a server")
-    timeline = Timeline([spec.name for spec in specs] + [process.lane for process in processes])
-    lanes = open_lanes(specs, timeline, device, timeout, strategies.collectives.on_host, activity)
+    timeline = timeline_on(device, [spec.name for spec in specs] + [process.lane for process in processes])
+    collectives = strategies.collectives
+    lanes = open_lanes(specs, timeline, device, timeout, collectives.on_host, activity, collectives.nccl())
     servers = Pairs(store or meeting_point(), ranks, timeout, activity).lanes(processes, rank, timeline)
     context = RankContext(
         rank=rank,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fsbench.axes import Collectives, Handle
+from fsbench.axes import Collectives, Engine, Handle, NcclOptions
 from fsbench.options import ByteSize
 
 if TYPE_CHECKING:
@@ -27,13 +27,30 @@ class Backend(Collectives):
 
     @dataclass(frozen=True)
     class Options:
-        """`piece`: no rank sends another more than this at once; exchanges with larger splits go in rounds."""
+        """`piece`: no rank sends another more than this at once; exchanges with larger splits go in rounds.
+        `sm_limit`: the most multiprocessors of a GPU that an operation of NCCL may take; none: as many as it likes."""
 
         piece: ByteSize = _PIECE
+        sm_limit: int | None = None
 
         def __post_init__(self) -> None:
             if self.piece < 1:
                 raise ValueError("piece must be at least 1 byte")
+            if self.sm_limit is not None and self.sm_limit < 1:
+                raise ValueError("sm_limit must be at least 1")
+
+    options: Options
+
+    def requirements(self) -> str | None:
+        from fsbench_strategies.collectives import needs
+
+        return needs.of_sm_limit(needs.look()) if self.options.sm_limit is not None else None
+
+    def nccl(self) -> NcclOptions:
+        return NcclOptions(sm_limit=self.options.sm_limit)
+
+    def engines(self) -> Mapping[str, Engine]:
+        return dict.fromkeys(("all_to_all", "all_gather", "all_reduce"), "multiprocessors")
 
     def all_to_all(
         self,

@@ -59,6 +59,16 @@ def all_gather(group: Any, tensor: torch.Tensor) -> Issued:
     return Issued(gathered, _all_gather_single(flat, operand.contiguous(), group=group, async_op=True))
 
 
+def equal(group: Any, received: torch.Tensor, sent: torch.Tensor) -> Any:
+    """One all-to-all with equal splits, whose results go to memory that the caller chose; its work."""
+    return dist.all_to_all_single(received, sent, group=group, async_op=True)
+
+
+def gathered(group: Any, received: torch.Tensor, sent: torch.Tensor) -> Any:
+    """The same of an all-gather: [n] of every rank to [ranks * n]."""
+    return _all_gather_single(received, sent, group=group, async_op=True)
+
+
 def all_reduce(group: Any, tensor: torch.Tensor) -> Issued:
     """Sum over ranks, in place."""
     return Issued(tensor, dist.all_reduce(tensor, group=group, async_op=True))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fsbench.axes import Collectives, Handle, RankContext
+from fsbench.axes import Collectives, Engine, Handle, RankContext
 from fsbench.errors import FsbenchError
 from fsbench.options import ByteSize
 from fsbench_strategies.collectives.backend import Backend
@@ -49,6 +49,9 @@ class HostStaged(Collectives):
                 raise ValueError("buffers must be at least 1")
 
     options: Options
+
+    def engines(self) -> Mapping[str, Engine]:
+        return {"all_reduce": "multiprocessors"}  # nothing else of it is on NCCL
 
     def setup(self, context: RankContext) -> None:
         super().setup(context)
