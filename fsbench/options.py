@@ -174,7 +174,10 @@ def _number(text: str, kind: type, expected: str) -> Any:
     return value
 
 
-def _byte_size(text: str) -> int:
+def byte_size(text: str) -> int:
+    """Raises:
+    ValueError: what would be right.
+    """
     match = re.fullmatch(r"(\d+)\s*([A-Za-z]*)", text)
     if not match or match[2].lower() not in _UNITS:
         raise ValueError("expected a size such as 4096, 64KiB or 1MiB")
@@ -189,7 +192,7 @@ def _bit_rate(text: str) -> int:
 
 
 _CONVERTED: dict[Any, Callable[[str], Any]] = {
-    ByteSize: _byte_size,
+    ByteSize: byte_size,
     BitRate: _bit_rate,
     bool: _boolean,
     int: partial(_number, kind=int, expected="a whole number"),

@@ -28,6 +28,7 @@ COMMANDS = {
     "data": "fsbench.cli.data:data",
     "plugins": "fsbench.cli.plugins:plugins",
     "calibrate": "fsbench.cli.calibrate:calibrate",
+    "contention": "fsbench.cli.contention:contention",
 }
 
 
