@@ -69,7 +69,7 @@ def test_a_metric_without_value_and_reason_is_refused_by_name():
 
 def test_what_nothing_measures_yet_needs_no_reason_from_the_caller():
     needed = {name: "why" for name in METRICS if name not in NOT_COLLECTED}
-    assert make(metrics={}, missing=needed)["missing"]["sm_util_mean"] == NO_COLLECTOR
+    assert make(metrics={}, missing=needed)["missing"]["seconds_to_target"] == NO_COLLECTOR
 
 
 def test_a_reason_for_a_metric_that_has_a_value_is_dropped():

@@ -61,6 +61,7 @@ METRICS: dict[str, Metric] = {
     "exposed_ms_by_class": Metric("ms", "transfer that the step waits for, slowest rank, by class of bytes"),
     "blocked_share": Metric("share", "the main thread's waits for dense parameters"),
     "timeline_overhead": Metric("share", "part of the window spent on measuring it"),
+    "clock_bound_us": Metric("us", "how far times of a GPU may be off the host's clock, largest rank"),
     # Balance.
     "imbalance_predicted": Metric("ratio", "predicted cost over the rank's speed, largest rank over mean"),
     "imbalance_measured": Metric("ratio", "measured compute, largest rank over mean"),
@@ -96,14 +97,17 @@ METRICS: dict[str, Metric] = {
     "peak_rss_mib": Metric("MiB", "peak resident memory, largest rank"),
     "peak_gpu_mib": Metric("MiB", "peak GPU memory, largest rank"),
     "lookahead_mib": Metric("MiB", "memory of the batches loaded ahead, largest rank"),
-    "power_w_mean": Metric("W", "mean power, all GPUs"),
+    "power_w_mean": Metric("W", "power over the measured steps, sum of all GPUs"),
+    "energy_j": Metric("J", "energy between the outermost samples of the measured steps, sum of all GPUs"),
     "sm_util_mean": Metric("share", "NVML busy samples; a GPU that spins in a collective counts as busy"),
+    "sm_clock_mhz_mean": Metric("MHz", "clock of the multiprocessors, mean of all GPUs"),
+    "throttled_share": Metric("share", "samples in which a GPU was slowed by power or heat, mean of all GPUs"),
 }
 
 NO_COLLECTOR = "no collector for it in this version"
 OF_THE_SET = "relates runs of a set: `fsbench show` derives it"
 NOT_COLLECTED = frozenset({
-    "ne", "power_w_mean", "seconds_to_target", "sm_util_mean",
+    "ne", "seconds_to_target",
 })  # fmt: skip
 """Metrics that nothing measures yet. They need no reason from the caller."""
 

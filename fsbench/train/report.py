@@ -16,11 +16,13 @@ from fsbench.collect.memory import peak_rss_mib
 from fsbench.collect.timeline import marker_cost_ns
 from fsbench.metrics.bubbles import BUBBLE_PARTS, Bubbles, account
 from fsbench.metrics.collisions import enter_collisions
+from fsbench.metrics.gpus import GpuSamples, enter_gpus
 from fsbench.metrics.lookups import enter_lookups
 from fsbench.metrics.sheet import Sheet
 from fsbench.metrics.summary import Trained, summarise
 from fsbench.metrics.syncs import enter_syncs
 from fsbench.metrics.trace import LaneOps, LaneTrace, RankTrace, RunTrace
+from fsbench.train.moved_by import Seen, engine_evidence
 from fsbench.train.observed import observed
 from fsbench.train.quality import enter_quality
 from fsbench.train.session import Finished
@@ -30,11 +32,18 @@ from fsbench.train.trainer import Trainer
 _LAST_STEPS = 10
 _NO_STEP = "no step was measured"
 _OF_TABLES = ("collision_rate", "collision_rate_p99", "owner_imbalance", "hot_coverage", "staleness_steps")
-_NEEDS_DEVICE_TIMELINE = (
-    *("bubble", *(f"bubble_{part}" for part in BUBBLE_PARTS), "lost_us_per_sample", "straggler_floor"),
-    "compute_us_per_sample",
-    *("exposed_embedding_ms", "exposed_ms_by_class", "blocked_share", "imbalance_measured", "timeline_overhead"),
-)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What was seen beside the run of a rank. `gpu`: samples of its device, of the whole run. `moved`: what moved the
+    bytes between GPUs; None on a CPU."""
+
+    gpu: GpuSamples
+    moved: Seen | None
+
+
+UNWATCHED = Watched(GpuSamples.none("no GPU was sampled", pid=0), None)
 
 
 @dataclass(frozen=True)
@@ -46,24 +55,26 @@ class RankRecord:
     operations: dict[str, dict[str, int]]
     ops: dict[str, LaneOps]
     marker_ns: float
+    clock_bound_ns: int | None
     peak_rss_mib: float
     peak_gpu_mib: float | None
     lookahead_bytes: int
     flops: list[float]
     sent: dict[tuple[str, str], int]
     link_use: LinkUse | None
+    watched: Watched
     syncs: Sequence[Sync]
     rows_asked: Sequence[Sequence[int]]
     rows_by_class: Mapping[str, int]
     stalest: int
 
 
-def build_report(trainer: Trainer, finished: Finished) -> dict[str, Any] | None:
+def build_report(trainer: Trainer, finished: Finished, watched: Watched = UNWATCHED) -> dict[str, Any] | None:
     """The keyword arguments of `make_record` that a finished run determines; None on ranks other than 0. Collective.
 
     A run whose bytes did not cross its link has no metrics: whatever they were, they were not those of its cluster.
     """
-    kinds, records = gather_records(trainer, finished)
+    kinds, records = gather_records(trainer, finished, watched)
     if trainer.context.rank:
         return None
     evidence = observed(trainer, finished, records[0].operations)
@@ -80,22 +91,35 @@ def build_report(trainer: Trainer, finished: Finished) -> dict[str, Any] | None:
     _enter_embedding(sheet, trainer, finished, records)
     enter_quality(sheet, finished)
     _enter_run(sheet, finished, records, bubbles)
-    on_gpu = trainer.context.device.type == "cuda"
-    if on_gpu:
-        sheet.withhold(_NEEDS_DEVICE_TIMELINE, "the host's timeline does not see the GPU; no CUDA events yet")
+    spans = [record.trace.steps(finished.measured).span for record in records]
+    if gpus := enter_gpus(sheet, [record.watched.gpu for record in records], spans):
+        evidence["gpus"] = gpus
     return {
+        **_judged(trainer, records, evidence),
         "metrics": sheet.metrics,
         "missing": sheet.missing,
         "observed": evidence,
-        "per_rank": [_rank_row(*pair, on_gpu) for pair in zip(records, bubbles.totals_by_rank(), strict=True)],
+        "per_rank": [_rank_row(*pair) for pair in zip(records, bubbles.totals_by_rank(), strict=True)],
     }
 
 
-def gather_records(trainer: Trainer, finished: Finished) -> tuple[list[str], list[RankRecord]]:
+def _judged(trainer: Trainer, records: list[RankRecord], evidence: dict[str, Any]) -> dict[str, Any]:
+    """Puts what moved the bytes into the evidence; the status of a run in which that was not what was asked for."""
+    seen = [record.watched.moved for record in records if record.watched.moved]
+    if not seen:
+        return {}
+    engines, fallback = engine_evidence(trainer.strategies.collectives.engines(), seen)
+    evidence["collectives"]["engines"] = engines
+    return {"status": "fallback", "reason": fallback} if fallback else {}
+
+
+def gather_records(
+    trainer: Trainer, finished: Finished, watched: Watched = UNWATCHED
+) -> tuple[list[str], list[RankRecord]]:
     """What the bytes of any lane were, in the order of their codes, and the records of all ranks. Collective."""
     kinds = _agree_on_kinds(trainer)
     records: list[Any] = [None] * trainer.context.ranks
-    dist.all_gather_object(records, _record(trainer, finished, kinds))
+    dist.all_gather_object(records, _record(trainer, finished, kinds, watched))
     return kinds, records
 
 
@@ -106,20 +130,23 @@ def _agree_on_kinds(trainer: Trainer) -> list[str]:
     return sorted(set().union(*everyone))
 
 
-def _record(trainer: Trainer, finished: Finished, kinds: list[str]) -> RankRecord:
+def _record(trainer: Trainer, finished: Finished, kinds: list[str], watched: Watched) -> RankRecord:
     on_gpu = trainer.context.device.type == "cuda"
+    timeline = trainer.context.timeline
     largest = max((step.own_bytes for step in finished.stats), default=0)
     return RankRecord(
-        trace=trainer.context.timeline.trace(),
+        trace=timeline.trace(),
         operations={name: lane.log.operations() for name, lane in trainer.context.lanes.items()},
         ops={name: lane.log.arrays(kinds) for name, lane in trainer.context.lanes.items()},
-        marker_ns=marker_cost_ns(),
+        marker_ns=marker_cost_ns(timeline),
+        clock_bound_ns=timeline.clock_bound_ns,
         peak_rss_mib=peak_rss_mib(),
         peak_gpu_mib=torch.cuda.max_memory_allocated() / 2**20 if on_gpu else None,
         lookahead_bytes=largest * trainer.strategies.lookahead,
         flops=[step.own_flops for step in finished.stats],
         sent=finished.sent,
         link_use=finished.link_use,
+        watched=watched,
         syncs=trainer.strategies.sync.syncs(),
         rows_asked=finished.rows_asked,
         rows_by_class=finished.rows_by_class,
@@ -161,10 +188,12 @@ def _trained(trainer: Trainer, finished: Finished, records: list[RankRecord]) ->
 def _enter_run(sheet: Sheet, finished: Finished, records: list[RankRecord], bubbles: Bubbles) -> None:
     marks = [record.marker_ns * len(record.trace.steps(finished.measured).starts) for record in records]
     last = finished.losses[-_LAST_STEPS:]
+    bounds = [record.clock_bound_ns for record in records if record.clock_bound_ns is not None]
     on_gpus = [record.peak_gpu_mib for record in records if record.peak_gpu_mib is not None]
     sheet.enter("steps_measured", len(finished.measured), _NO_STEP)
     sheet.enter("train_s", int(bubbles.step_ns.sum()) * 1e-9, _NO_STEP)
     sheet.enter_ratio("timeline_overhead", sum(marks), int(bubbles.windows.sum()), _NO_STEP)
+    sheet.enter("clock_bound_us", max(bounds) / 1e3 if bounds else None, "the timeline is the host's own")
     _enter_syncs(sheet, finished, records)
     sheet.enter("loss", float(np.mean(last)) if last else None, _NO_STEP)
     sheet.enter("peak_rss_mib", max(record.peak_rss_mib for record in records), _NO_STEP)
@@ -186,18 +215,19 @@ def _enter_syncs(sheet: Sheet, finished: Finished, records: list[RankRecord]) ->
     """Of the syncs between the first measured window's begin and the last one's end, on each rank's own clock."""
     steps, seconds = [], 0.0
     for record in records:
-        windows = record.trace.steps(finished.measured)
-        begin, end = (int(windows.step_begin[0]), int(windows.step_end[-1])) if len(windows.windows) else (0, 0)
+        begin, end = record.trace.steps(finished.measured).span
         seconds = max(seconds, (end - begin) * 1e-9)
         steps.append(np.array([sync.step for sync in record.syncs if begin <= sync.at_ns < end], np.int64))
     enter_syncs(sheet, steps, seconds)
     sheet.enter("replica_spread", finished.replica_spread, "the replicas' mean is 0")
 
 
-def _rank_row(record: RankRecord, parts: dict[str, int], on_gpu: bool) -> dict[str, Any]:
-    """One rank over all measured steps: milliseconds by part (on a GPU the host's windows alone), and memory."""
-    row: dict[str, Any] = {"window_ms": sum(parts.values()) / 1e6}
-    if not on_gpu:
-        row["compute_ms"] = parts["compute"] / 1e6
-        row |= {f"{name}_ms": sum(parts[part] for part in of) / 1e6 for name, of in BUBBLE_PARTS.items()}
-    return row | {"peak_rss_mib": record.peak_rss_mib, "peak_gpu_mib": record.peak_gpu_mib}
+def _rank_row(record: RankRecord, parts: dict[str, int]) -> dict[str, Any]:
+    """One rank over all measured steps: milliseconds by part, and memory."""
+    return {
+        "window_ms": sum(parts.values()) / 1e6,
+        "compute_ms": parts["compute"] / 1e6,
+        **{f"{name}_ms": sum(parts[part] for part in of) / 1e6 for name, of in BUBBLE_PARTS.items()},
+        "peak_rss_mib": record.peak_rss_mib,
+        "peak_gpu_mib": record.peak_gpu_mib,
+    }

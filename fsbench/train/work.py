@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from fsbench.axes import AXES
 from fsbench.collect import recorder
+from fsbench.collect.nvml import sampling
 from fsbench.launch.activity import Activity
 from fsbench.launch.handover import Order, write_kind, write_outcome
 from fsbench.launch.heartbeat import SERVES, Heartbeat
@@ -20,7 +21,8 @@ from fsbench.options import Spec
 from fsbench.plugins import create
 from fsbench.roles import ServerProcess
 from fsbench.train.agreement import facts, require_agreement, require_same, tell_facts
-from fsbench.train.report import build_report
+from fsbench.train.moved_by import watch_movers
+from fsbench.train.report import Watched, build_report
 from fsbench.train.serving import serve_ranks
 from fsbench.train.session import TrainingRun
 from fsbench.train.trainer import Strategies, close_trainer, open_trainer
@@ -106,9 +108,11 @@ def _train(process: _Process) -> None:
         activity=activity,
     )
     link = create("clusters", Spec.parse(order.cell["cluster"])).link
-    finished = TrainingRun(trainer, order.steps, process.heartbeat, link).execute()
+    with sampling(process.device) as sampler:
+        finished = TrainingRun(trainer, order.steps, process.heartbeat, link).execute()
+    moved = watch_movers(trainer, finished.floor.stop)
     process.heartbeat.beat("report")
-    report = build_report(trainer, finished)
+    report = build_report(trainer, finished, Watched(sampler.samples(), moved))
     if report is not None:
         write_outcome(process.folder, report)
     close_trainer(trainer)
