@@ -48,10 +48,16 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# On a machine with a GPU and without network: tests marked gpu, and a run on a world of one.
+# On a machine with a GPU and without network, about five minutes: tests marked gpu, single-rank cells on an NCCL world of
+# one, and contention. All of it runs, whatever fails first.
 gpu-check:
-	$(PYTHON) -m pytest -m gpu tests/test_gpu.py
-	$(PYTHON) -m fsbench run --workload long-cpu --on local:ranks=1 --sharding naive --embedding plain --embedding prioritized --repeats 2 --steps 100 --out $(GPU_OUT)
+	failed=0; \
+	$(PYTHON) -m pytest -m gpu -s tests/test_gpu.py tests/test_gpu_timeline.py || failed=1; \
+	$(PYTHON) -m fsbench run --workload long-cpu --workload sparse --on local:ranks=1 --sharding naive --embedding plain \
+	  --embedding prioritized --collectives backend --collectives host-staged --collectives copy-engine --steps 40 \
+	  --out $(GPU_OUT) || failed=1; \
+	$(PYTHON) -m fsbench contention --out $(GPU_OUT)/contention.toml --quiet || failed=1; \
+	exit $$failed
 
 # Timings, as ratios within one run: never asserted in tests. Beside verl's balancer, where its wheel can be had.
 bench: $(INSTALLED)

@@ -12,6 +12,7 @@ from fsbench.options import Spec
 from fsbench.plugins import create
 from tests import support
 from tests.exchanges import CASES, SPLITS, exchange, random_bits, same_bits, train_with
+from tests.exchanges import train as train_cell
 
 pytestmark = [pytest.mark.gpu, pytest.mark.distributed, pytest.mark.timeout(180)]
 
@@ -98,7 +99,24 @@ def test_staged_training_has_the_loss_curve_of_the_backend_bit_for_bit(ranks, em
     assert (on_nccl["dense"], lanes["dense"]) == ("fsbench-nccl", "fsbench-nccl")
 
 
-def test_a_run_on_a_gpu_says_so_and_claims_no_bubble(tmp_path):
+@pytest.mark.parametrize("embedding", ["plain", "prioritized:check=true", "prefetch-stale", "hot-first"])
+def test_two_ranks_that_share_a_gpu_follow_the_loss_curve_of_the_cpu(ranks, embedding):
+    """Through host memory alone: NCCL refuses two ranks on one GPU."""
+    axes = {"embedding": embedding, "collectives": "host-staged", "sync": "none"}
+    on_cpu, _ = ranks.run(train_cell, 2, "cpu", axes, limit_s=120)[0]
+    on_gpu, lanes = ranks.run(train_cell, 2, "cuda:0", axes, limit_s=120)[0]
+    assert on_gpu == pytest.approx(on_cpu, rel=1e-9)
+    assert set(lanes.values()) == {"fsbench-gloo"}
+
+
+def test_two_ranks_that_share_a_gpu_train_under_background_averaging(ranks):
+    axes = {"embedding": "plain", "collectives": "host-staged", "sync": "shadow-ma"}
+    losses, lanes = ranks.run(train_cell, 2, "cuda:0", axes, limit_s=120)[0]
+    assert losses[-1] < losses[0]
+    assert set(lanes.values()) == {"fsbench-gloo"}
+
+
+def test_a_run_on_a_gpu_says_so_and_accounts_for_its_steps(tmp_path):
     arguments = ["run", "--workload", support.TINY_LONG, "--on", "local:ranks=1", "--steps", "8"]
     done = subprocess.run(
         [sys.executable, "-m", "fsbench", *arguments, "--out", str(tmp_path / "set")], capture_output=True, text=True
@@ -108,8 +126,23 @@ def test_a_run_on_a_gpu_says_so_and_claims_no_bubble(tmp_path):
     assert record["kind"] == "gpu"
     assert record["metrics"]["samples_per_s"] > 0
     assert record["metrics"]["peak_gpu_mib"] > 0
-    assert record["metrics"]["bubble"] is None
-    assert "GPU" in record["missing"]["bubble"]
+    assert 0 <= record["metrics"]["bubble"] < 1
+    assert 0 < record["metrics"]["clock_bound_us"] < 1000
+    assert record["metrics"]["bubble_preempted"] == 0
+
+
+@pytest.mark.parametrize("by", ["nccl", "peers"])
+def test_training_by_copy_engines_has_the_loss_curve_of_the_backend_bit_for_bit(ranks, by):
+    reference, _ = train_with(ranks, 1, "cuda:0", "plain", "backend")[0]
+    losses, lanes = train_with(ranks, 1, "cuda:0", "plain", f"copy-engine:by={by}")[0]
+    assert losses == reference
+    assert lanes["exchange"] == "fsbench-nccl"
+
+
+def test_a_limit_on_multiprocessors_changes_no_bit(ranks):
+    reference, _ = train_with(ranks, 1, "cuda:0", "plain", "backend")[0]
+    limited, _ = train_with(ranks, 1, "cuda:0", "plain", "backend:sm_limit=2")[0]
+    assert limited == reference
 
 
 def test_calibrating_on_a_gpu_goes_by_the_clock(tmp_path):
