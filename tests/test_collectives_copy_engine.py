@@ -71,8 +71,9 @@ class TestWhatItNeeds:
         monkeypatch.setattr(needs, "look", lambda: Found())
         assert create("collectives", Spec.parse("backend")).requirements() is None
 
-    def test_a_rank_without_a_gpu_of_its_own_is_unsupported(self):
-        strategy = create("collectives", Spec.parse("copy-engine"))
+    @pytest.mark.parametrize("spec", ["copy-engine", "backend:sm_limit=4"])
+    def test_a_rank_without_a_gpu_of_its_own_is_unsupported(self, spec):
+        strategy = create("collectives", Spec.parse(spec))
         with pytest.raises(Unsupported, match="needs a GPU for each rank"):
             strategy.setup(SimpleNamespace(device=torch.device("cpu")))
 
@@ -121,6 +122,45 @@ class TestWhatIsAskedOfNccl:
         options = recorder.nccl_options(wanted, timedelta(seconds=9))
         assert vars(options.config) == config
         assert options._timeout == timedelta(seconds=9)
+
+    def test_symmetric_memory_finds_the_communicator_in_a_group_whose_operations_are_still_recorded(self, monkeypatch):
+        """With gloo in the place of NCCL, which needs a GPU."""
+        import torch.distributed as dist
+
+        from fsbench.collect import recorder
+
+        class InPlaceOfNccl:
+            Options = SimpleNamespace
+
+            def __new__(cls, store, rank, size, options):
+                return dist.ProcessGroupGloo(store, rank, size, options._timeout)
+
+        monkeypatch.setattr(recorder._c10d, "ProcessGroupNCCL", InPlaceOfNccl, raising=False)
+        where = SimpleNamespace(store=dist.HashStore(), group_rank=0, group_size=1, timeout=timedelta(seconds=9))
+        group = recorder._nccl(where, NcclOptions())
+        assert isinstance(group._get_backend(torch.device("cuda")), dist.ProcessGroupGloo)
+        tensor = torch.ones(2)
+        dist.all_reduce(tensor, group=group, async_op=True).wait()
+        assert group.log.operations() == {"all_reduce other": 1}
+        assert tensor.tolist() == [1, 1]
+
+    def test_a_lanes_group_is_introduced_to_symmetric_memory_and_has_a_communicator_then(self, monkeypatch):
+        import torch.distributed._symmetric_memory as symm
+
+        calls = []
+        told = SimpleNamespace(set_group_info=lambda name, rank, size, store: calls.append((name, rank, size, store)))
+        monkeypatch.setattr(symm, "_SymmetricMemory", told)
+        monkeypatch.setattr(symm, "get_backend", lambda device: "CUDA")
+        monkeypatch.setattr(symm, "set_backend", lambda name: calls.append(name))
+        monkeypatch.setattr(symmetric._c10d, "_get_process_group_store", lambda group: "store")
+        monkeypatch.setattr(symmetric.dist, "PrefixStore", lambda prefix, store: (prefix, store))
+        monkeypatch.setattr(symmetric.dist, "all_reduce", lambda tensor, group: calls.append("all_reduce"))
+        group = SimpleNamespace(group_name="7", rank=lambda: 1, size=lambda: 2)
+        assert symmetric.introduce(group, torch.device("cpu"), "NCCL") is symm
+        assert calls == ["NCCL", ("7", 1, 2, ("symmetric/7", "store")), "all_reduce"]
+        calls.clear()
+        symmetric.introduce(group, torch.device("cpu"), "CUDA")
+        assert "CUDA" not in calls
 
 
 class FakeWorld:

@@ -86,7 +86,7 @@ class Sampler:
     def take(self) -> None:
         """One sample, now."""
         at_ns = time.monotonic_ns()
-        answers = {}
+        answers: dict[str, Any] = {}
         for question in QUESTIONS:
             if question.name not in self._refused:
                 self._ask(question, answers)
@@ -146,11 +146,12 @@ def _open(device: torch.device) -> tuple[Any, str]:
 
 @contextmanager
 def _sampled(nvml: Any, device: torch.device) -> Iterator[Sampled]:
-    uuid = uuid_of(device)
+    uuid, reason = uuid_of(device), ""
+    found: tuple[Any, bool] | None = None
     try:
         found = find(nvml, uuid)
     except LookupError as error:
-        found, reason = None, str(error)
+        reason = str(error)
     if found is None:
         yield NoSampler(reason)
         return

@@ -142,7 +142,7 @@ class Timeline:
         )
 
 
-def marker_cost_ns(of: Timeline, spans: int = 200, steps: int = 100) -> float:
+def marker_cost_ns(of: Timeline, spans: int = 200, steps: int = 20) -> float:
     """Nanoseconds that one mark of such a timeline costs the host: the best of some steps of so many spans."""
     best = float("inf")
     scratch = of.scratch()

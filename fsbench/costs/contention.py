@@ -50,8 +50,8 @@ def row(kernel: str, copy: str, blocks: int, pairs: Sequence[Pair]) -> Row:
         return Row(kernel, copy, blocks, len(pairs), reason=f"copies ended before the kernels in {short} runs")
     estimate = paired([math.log(pair.beside_s / pair.alone_s) for pair in pairs])
     rate = sum(pair.copied_per_s for pair in pairs) / len(pairs) / 1e9 if pairs else None
-    interval = estimate.spread.interval(CONFIDENCE) if estimate.spread else (None, None)
-    return Row(kernel, copy, blocks, len(pairs), estimate.ratio, *interval, rate, estimate.no_interval)
+    low, high = estimate.spread.interval(CONFIDENCE) if estimate.spread else (None, None)
+    return Row(kernel, copy, blocks, len(pairs), estimate.ratio, low, high, rate, estimate.no_interval)
 
 
 def write(path: Path, rows: Sequence[Row], source: Mapping[str, Any]) -> None:

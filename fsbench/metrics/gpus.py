@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
@@ -115,9 +115,9 @@ def _pids(answered: Answered) -> list[int]:
     return sorted({pid for _, pids in answered for pid in pids})
 
 
-_FIGURES = {"gauge": _gauge, "counter": _counter, "flags": _flags, "pids": _pids}
+_FIGURES: dict[Kind, Callable[[Answered], Any]] = {"gauge": _gauge, "counter": _counter, "flags": _flags, "pids": _pids}
 
-_METRICS = {
+_METRICS: dict[str, tuple[str, str, Callable[[Sequence[float]], float]]] = {
     "power_w_mean": ("power_w", "mean", sum),
     "energy_j": ("energy_j", "total", sum),
     "sm_util_mean": ("sm_util", "mean", fmean),

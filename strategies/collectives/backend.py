@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fsbench.axes import Collectives, Engine, Handle, NcclOptions
+from fsbench.axes import Collectives, Engine, Handle, NcclOptions, RankContext
+from fsbench.errors import Unsupported
 from fsbench.options import ByteSize
 
 if TYPE_CHECKING:
@@ -45,6 +46,14 @@ class Backend(Collectives):
         from fsbench_strategies.collectives import needs
 
         return needs.of_sm_limit(needs.look()) if self.options.sm_limit is not None else None
+
+    def setup(self, context: RankContext) -> None:
+        """Raises:
+        Unsupported: a limit on multiprocessors is asked for, and the ranks have none.
+        """
+        super().setup(context)
+        if self.options.sm_limit is not None and context.device.type != "cuda":
+            raise Unsupported("collectives backend: sm_limit needs a GPU for each rank, there are fewer than ranks")
 
     def nccl(self) -> NcclOptions:
         return NcclOptions(sm_limit=self.options.sm_limit)
