@@ -57,7 +57,7 @@ def test_version(fsbench):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["lst"], "unknown command 'lst'; did you mean list? valid: calibrate, compare, data, list, plugins, run"),
+        (["lst"], "unknown command 'lst'; did you mean list? valid: calibrate, compare, contention, data, list, "),
         (["--bogus"], "--bogus"),
         (["show"], "Missing argument 'RESULT'"),
         (["run", "--bogus"], "--bogus"),

@@ -91,7 +91,7 @@ def test_a_dry_run_prints_the_cells_and_what_their_strategies_state_of_themselve
 
 def test_all_means_every_installed_one_with_the_default_first(fsbench):
     out = fsbench("run", "--collectives", "all", "--dry-run").out
-    assert [row[4] for row in dry_cells(out)] == ["backend", "host-staged"]
+    assert [row[4] for row in dry_cells(out)] == ["backend", "copy-engine", "host-staged"]
     out = fsbench("run", "--sharding", "all", "--dry-run").out
     shardings = [row[2] for row in dry_cells(out)]
     assert shardings == ["naive", *sorted(shardings[1:])]
@@ -432,7 +432,7 @@ class TestWhateverAPluginDoesOnImport:
     def test_all_leaves_it_out_and_says_why(self, fsbench, why: str):
         outcome = fsbench("run", "--workload", "long-cpu", "--collectives", "all", "--dry-run")
         assert outcome.exit_code == 0
-        assert [row[4] for row in dry_cells(outcome.out)] == ["backend", "host-staged"]
+        assert [row[4] for row in dry_cells(outcome.out)] == ["backend", "copy-engine", "host-staged"]
         (warning,) = outcome.err.splitlines()
         assert warning.startswith("fsbench: warning: left out: collectives strategy mine (odd-import 1.0)")
         assert why in warning

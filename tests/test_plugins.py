@@ -129,7 +129,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_and_all_valid_ones():
     with pytest.raises(UserError) as error:
         load_plugin("collectives", "backnd")
     assert str(error.value) == (
-        "unknown collectives strategy 'backnd'; did you mean backend? valid: backend, host-staged"
+        "unknown collectives strategy 'backnd'; did you mean backend? valid: backend, copy-engine, host-staged"
     )
 
 
