@@ -1,4 +1,4 @@
-"""Collectives under way, and how they share links: all that use a class of links at an instant have equal parts of it."""
+"""Collectives under way, and how they share links: at any instant all users of a class of links have equal parts of it."""
 
 from __future__ import annotations
 
