@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fsbench.collect.timeline import Timeline
+    from fsbench.sim.contract import CollectivesPlan, EmbeddingPlan, Stage, SyncPlan
+    from fsbench.sim.plan import Script
     from fsbench.train.channels import Channel, ServerLane
     from fsbench.train.lanes import Lane
     from fsbench.workload import Loader
@@ -313,6 +315,11 @@ class EmbeddingExchange(Strategy):
         Empty without such classes."""
         return {}
 
+    def plan(self, stage: Stage) -> EmbeddingPlan | None:
+        """What it issues, for simulated machines; None where it has no plan: there it is unsupported. Like `roles`, it
+        depends on the options alone, and is asked before `setup`."""
+        return None
+
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Full logical tables and optimizer state, whatever the sharding:
@@ -332,6 +339,10 @@ class Collectives(Strategy):
 
     on_host: ClassVar[frozenset[WaitClass]] = frozenset()
     """Classes of lanes that it carries through host memory: they are opened as if they had been declared `host`."""
+
+    def plan(self, script: Script) -> CollectivesPlan | None:
+        """Into which operations it turns what it is asked for: see `EmbeddingExchange.plan`."""
+        return None
 
     @abstractmethod
     def all_to_all(
@@ -394,6 +405,10 @@ class DenseSync(Strategy):
 
     def after_step(self) -> None:
         """The optimizer has stepped."""
+
+    def plan(self, stage: Stage) -> SyncPlan | None:
+        """What it issues: see `EmbeddingExchange.plan`."""
+        return None
 
     def flush(self) -> None:
         """Ends what runs in the background: the parameters stand still until the next step. Collective.

@@ -41,7 +41,8 @@ class Spec:
 
     @classmethod
     def parse(cls, text: str) -> Spec:
-        """Reads `name` or `name:key=value,...`.
+        """Reads `name` or `name:key=value,...`, or `name:value,key=value,...`: the first value is of the option that
+        the plugin asks for first, and stands under no key.
 
         Raises:
             UserError: an empty name, an option without `=`, an option given twice, a text that is too long or has a
@@ -55,7 +56,10 @@ class Spec:
         if not is_name(name):
             raise UserError(f"{text!r} is not NAME or NAME:KEY=VALUE,...")
         options: dict[str, str] = {}
-        for part in tail.split(",") if colon else ():
+        parts = tail.split(",") if colon else []
+        if len(parts) > 1 and parts[0] and "=" not in parts[0]:
+            options[""] = parts.pop(0)
+        for part in parts:
             key, equals, value = part.partition("=")
             if not key or not equals:
                 raise UserError(f"{text!r}: {part!r} is not KEY=VALUE")
@@ -67,7 +71,8 @@ class Spec:
     def __str__(self) -> str:
         if not self.options:
             return self.name
-        return self.name + ":" + ",".join(f"{key}={value}" for key, value in sorted(self.options.items()))
+        pairs = sorted(self.options.items())
+        return self.name + ":" + ",".join(f"{key}={value}" if key else value for key, value in pairs)
 
 
 def is_name(text: str) -> bool:
@@ -100,6 +105,11 @@ def build_options(options_type: type[T], given: Mapping[str, str], *, owner: str
     fields = [f for f in dataclasses.fields(options_type) if f.init]  # type: ignore[arg-type]
     known = [f.name for f in fields]
     values = {}
+    given = dict(given)
+    if (unnamed := given.pop("", None)) is not None:
+        if not fields or not _required(fields[0]) or known[0] in given:
+            raise UserError(f"{owner}: {unnamed!r} is not KEY=VALUE")
+        given[known[0]] = unnamed
     for key, text in given.items():
         if key not in known:
             raise UserError(f"{owner} has no option {key!r}; {nearest(key, known)}")

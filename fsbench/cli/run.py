@@ -179,8 +179,9 @@ def _set_unsupported_aside(plan: Plan, runs: Sequence[RunSpec], result_set: Resu
     for run in runs:
         if obstacle := obstacles[run.cell]:
             started = datetime.now(UTC).isoformat(timespec="seconds")
+            kind = plan.chosen(run.cell)["clusters"].instance.kind
             result_set.append(
-                make_record(run, kind="cpu", status="unsupported", reason=str(obstacle), started=started, wall_s=0.0)
+                make_record(run, kind=kind, status="unsupported", reason=str(obstacle), started=started, wall_s=0.0)
             )
     return [run for run in runs if obstacles[run.cell] is None]
 

@@ -1,19 +1,23 @@
 """The contract of a cluster: where the ranks of a run live.
 
-For each run a session calls, in this order, `requirements`, `open`, and inside it `command` and `environment`.
+For each run a session calls, in this order, `requirements`, `simulate`, `open`, and inside it `command` and
+`environment`.
 """
 
 from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fsbench.options import BitRate
+
+if TYPE_CHECKING:
+    from fsbench.launch.handover import Order
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,8 @@ class Cluster(ABC):
     `servers`, below: how many server processes a run has beside its ranks (see `Strategy.roles`).
     """
 
+    kind: ClassVar[str] = "cpu"
+    """What a run that did not get as far as to look at its device is recorded as."""
     serves: ClassVar[bool] = False
     """Whether it can start server processes. If not, `servers` is always 0."""
 
@@ -68,6 +74,16 @@ class Cluster(ABC):
         """What a run needs around it. Entered before its processes start and left when all of them are gone, however
         they ended, a Ctrl-C included; entering it also removes what a killed fsbench could not."""
         return contextlib.nullcontext()
+
+    def simulate(self, order: Order, on_step: Callable[[], None]) -> dict[str, Any] | None:
+        """What comes of a run for which nothing is started: the keyword arguments of `make_record` that it determines,
+        `kind` among them. None, and the run is one of processes. `on_step`: to be called now and then; it raises
+        KeyboardInterrupt where the user wants to stop.
+
+        Raises:
+            Unsupported: the cell cannot be simulated; why.
+        """
+        return None
 
     @abstractmethod
     def command(self, spec_file: Path, servers: int) -> Sequence[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from fsbench.launch.progress import Progress
 from fsbench.launch.watchdog import Limits
 from fsbench.matrix import RunSpec
 from fsbench.options import Spec
-from fsbench.plugins import create
+from fsbench.plugins import create, load_plugin
 from fsbench.results.schema import make_record
 from fsbench.results.store import ResultSet
 from fsbench.roles import member_names, server_processes
@@ -74,13 +75,18 @@ class Execution:
             # A cluster may be anyone's plugin.
             kept = keep_log(traceback.format_exc(), self.log_folder, self.run.run_id)
             status, reason = "failed", f"could not be run: {type(error).__name__}: {error} ({kept})"
-        return make_record(self.run, kind="cpu", status=status, reason=reason, started=started, wall_s=0.0)
+        kind = load_plugin("clusters", Spec.parse(self.run.cell.cluster).name).cls.kind
+        return make_record(self.run, kind=kind, status=status, reason=reason, started=started, wall_s=0.0)
 
     def _execute(self, started: str) -> dict[str, Any]:
         cluster: Cluster = create("clusters", Spec.parse(self.run.cell.cluster))
         if reason := cluster.requirements():
             raise Unsupported(reason)
         order = self._order()
+        begun = time.monotonic()
+        if (outcome := cluster.simulate(order, self.interrupts.check)) is not None:
+            took = round(time.monotonic() - begun, 3)
+            return make_record(self.run, started=started, wall_s=took, **{"status": "ok", **outcome})
         servers = server_processes({axis: create(axis, order.strategy(axis)).roles() for axis in AXES})
         with tempfile.TemporaryDirectory(prefix=f"fsbench-{os.getpid()}-") as name, cluster.open(len(servers)):
             folder = Path(name)

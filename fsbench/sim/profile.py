@@ -1,7 +1,7 @@
 """A hardware profile: the constants of a machine and where each of them comes from, in a TOML file.
 
-Every constant is a table of two, `{ value = 25e9, source = "..." }`. Those that come with fsbench lie in `profiles/`; any
-other is named by its path.
+Every constant is a table of two, `{ value = 25e9, source = "..." }`. Those that come with fsbench lie in `profiles/`;
+any other is named by its path.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from fsbench.errors import DataError, UserError
 from fsbench.options import nearest
+from fsbench.sim.contract import WorkCosts
 from fsbench.sim.machine import Machine, Rate
 from fsbench.sim.topology import LINKS, Topology
 
@@ -31,7 +32,7 @@ ABOVE_ZERO = {
     "work.id_ns": "de-duplicating and routing an ID",
     "work.row_byte_ns": "reading, packing, spreading or updating a byte of rows",
     "work.sample_ns": "loading a sample, and assigning one of the global batch to a rank",
-    "work.operation_ns": "issuing an operation",
+    "work.call_ns": "a piece of a strategy's work, however small",
     "work.host_byte_ns": "the CPU's part in moving a byte of what hosts drive",
 }
 """Constants that are more than 0, and what they are. Strategy work is never free."""
@@ -80,6 +81,10 @@ class Profile:
             seed,
         )
 
+    @property
+    def work(self) -> WorkCosts:
+        return WorkCosts(**{key.partition(".")[2]: self[key] for key in CONSTANTS if key.startswith("work.")})
+
     def __getitem__(self, key: str) -> float:
         return self.values[key]
 
@@ -94,7 +99,7 @@ def load_profile(name: str) -> Profile:
 
     Raises:
         UserError: no such profile.
-        DataError: it cannot be read, or a constant is missing, unknown, unsourced or out of range: the file and the key.
+        DataError: it cannot be read; or the file and the key of a constant that is missing, unknown or out of range.
     """
     path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
     try:

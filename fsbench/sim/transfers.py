@@ -1,4 +1,4 @@
-"""Collectives under way, and how they share links: at any instant all users of a class of links have equal parts of it."""
+"""Collectives under way, and how they share links: at any instant, all users of a class of links have equal parts."""
 
 from __future__ import annotations
 

@@ -17,17 +17,15 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed as dist
 
-from fsbench.axes import CONTROL, CRITICAL, DENSE, EXCHANGE, IDS, SHUFFLE, LaneSpec, WaitClass
+from fsbench.axes import LaneSpec, WaitClass
 from fsbench.collect import recorder
 from fsbench.collect.cpu import cpu_ns, native_threads
 from fsbench.collect.timeline import Timeline
-from fsbench.errors import FsbenchError
+from fsbench.lane_order import ordered
 from fsbench.launch.activity import Activity
 
 # torch's stubs do not know subclassing in Python.
 _c10d: Any = dist
-
-_FIXED_ORDER = (CONTROL, SHUFFLE, IDS, EXCHANGE, CRITICAL, DENSE)
 
 
 @dataclass
@@ -201,17 +199,3 @@ def open_lanes(
         lane.threads = native_threads() - before
         lanes[spec.name] = lane
     return lanes
-
-
-def ordered(wanted: Iterable[LaneSpec]) -> list[LaneSpec]:
-    """Lanes without repeats, in the order in which their groups are created.
-
-    Raises:
-        FsbenchError: two strategies mean different lanes by one name.
-    """
-    specs = set(wanted) | {CONTROL, SHUFFLE}
-    named = {spec.name: spec for spec in specs}
-    if clash := next((spec for spec in specs if named[spec.name] != spec), None):
-        raise FsbenchError(f"lane {clash.name!r} is declared as {clash} and as {named[clash.name]}")
-    fixed = [spec for spec in _FIXED_ORDER if spec in specs]
-    return fixed + sorted(specs - set(fixed), key=lambda spec: spec.name)

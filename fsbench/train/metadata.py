@@ -52,8 +52,7 @@ class GlobalMetadata:
 def pack(samples: Samples, costs: Float64, stray: Int64, trained: Trained, capacity: int) -> Int64:
     """int64[capacity + 1, width]; the width depends on the number of columns and of features alone."""
     columns, features = list(samples.columns.values()), trained.features
-    width = max(_SAMPLE + len(columns), _SECONDS + 1 + len(features))
-    table = np.zeros((capacity + 1, width), np.int64)
+    table = np.zeros((capacity + 1, _width(len(columns), len(features))), np.int64)
     table[0, 0] = len(samples)
     table[0, 1:_SECONDS] = stray
     table[0, _SECONDS : _SECONDS + 1 + len(features)] = np.append(trained.seconds, features).view(np.int64)
@@ -63,6 +62,15 @@ def pack(samples: Samples, costs: Float64, stray: Int64, trained: Trained, capac
     for place, column in enumerate(columns, start=_SAMPLE):
         rows[:, place] = column.lengths
     return table
+
+
+def metadata_bytes(capacity: int, columns: int, features: int) -> int:
+    """What each rank tells in all: see `pack`."""
+    return (capacity + 1) * _width(columns, features) * np.dtype(np.int64).itemsize
+
+
+def _width(columns: int, features: int) -> int:
+    return max(_SAMPLE + columns, _SECONDS + 1 + features)
 
 
 def unpack(gathered: Int64, columns: int, features: int) -> GlobalMetadata:

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from fsbench.axes import TableSpec
+from fsbench.spreading import multiplier
 from fsbench.train.distinct import Distinct
 
 _INIT_BLOCK = 65_536
-_GOLDEN = 0.6180339887498949
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,7 @@ class RowPartition:
 
     @property
     def multiplier(self) -> int:
-        """The number nearest above the golden section of `rows` that is coprime to it (Knuth, TAOCP 3, 6.4)."""
-        candidate = max(1, int(self.rows * _GOLDEN))
-        while math.gcd(candidate, self.rows) != 1:
-            candidate += 1
-        return candidate
+        return multiplier(self.rows)
 
     @property
     def slots(self) -> int:

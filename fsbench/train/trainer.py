@@ -23,10 +23,11 @@ from fsbench.axes import (
 from fsbench.collect.timeline import Timeline
 from fsbench.costs.weigher import needs_times
 from fsbench.errors import FsbenchError, Unsupported
+from fsbench.lane_order import ordered
 from fsbench.launch.activity import Activity
 from fsbench.roles import ServerProcess, server_processes
 from fsbench.train.channels import Pairs, meeting_point
-from fsbench.train.lanes import open_lanes, ordered
+from fsbench.train.lanes import open_lanes
 from fsbench.workload import Workload
 
 

@@ -12,6 +12,8 @@ from fsbench.options import ByteSize
 if TYPE_CHECKING:
     import torch
 
+    from fsbench.sim.contract import CollectivesPlan
+    from fsbench.sim.plan import Script
     from fsbench.train.lanes import Lane
 
 
@@ -65,6 +67,11 @@ class Backend(Collectives):
         from fsbench_strategies.collectives import exchange
 
         return lane.submit(lambda: exchange.all_reduce(lane.group, tensor), kind=kind)
+
+    def plan(self, script: Script) -> CollectivesPlan:
+        from fsbench_strategies.collectives.plans import BackendPlan
+
+        return BackendPlan(script, self.options.piece)
 
 
 def _row_bytes(tensor: torch.Tensor) -> int:

@@ -15,6 +15,8 @@ from fsbench_strategies.collectives.backend import Backend
 if TYPE_CHECKING:
     import torch
 
+    from fsbench.sim.contract import CollectivesPlan
+    from fsbench.sim.plan import Script
     from fsbench.train.lanes import Lane
     from fsbench_strategies.collectives.staging import Stager
 
@@ -54,8 +56,11 @@ class HostStaged(Collectives):
         super().setup(context)
         self._backend = Backend()
         self._stagers: dict[tuple[str, str], Stager] = {}
-        self._most = max(1, self.options.chunk // max(1, context.ranks - 1))
+        self._most = self._at_once(context.ranks)
+
+    def _at_once(self, ranks: int) -> int:
         """Bytes from one rank to another at once: the buffers do not grow with the number of ranks."""
+        return max(1, self.options.chunk // max(1, ranks - 1))
 
     def all_to_all(
         self,
@@ -109,6 +114,12 @@ class HostStaged(Collectives):
         if key not in self._stagers:
             self._stagers[key] = Stager(lane.name, device, self.options.buffers)
         return self._stagers[key]
+
+    def plan(self, script: Script) -> CollectivesPlan:
+        from fsbench_strategies.collectives.plans import HostStagedPlan
+
+        most, piece = self._at_once(script.ranks), Backend.Options().piece
+        return HostStagedPlan(script, piece=piece, most=most, buffers=self.options.buffers)
 
     def evidence(self) -> Mapping[str, Any]:
         stagers = list(self._stagers.values())

@@ -12,6 +12,7 @@ from fsbench.axes import EXCHANGE, IDS, EmbeddingExchange, Handle, TableSpec, Ta
 if TYPE_CHECKING:
     import torch
 
+    from fsbench.sim.contract import EmbeddingPlan, Stage
     from fsbench_strategies.embedding.request import Request
 
 
@@ -87,6 +88,11 @@ class Plain(EmbeddingExchange):
         from fsbench.train.row_exchange import rows_asked
 
         return rows_asked(self._tables.values())
+
+    def plan(self, stage: Stage) -> EmbeddingPlan:
+        from fsbench_strategies.embedding.plans import PlainPlan
+
+        return PlainPlan(stage, wire=self.options.wire, ahead=bool(self.options.prefetch))
 
     def state_dict(self) -> dict[str, Any]:
         return {name: table.full(EXCHANGE) for name, table in self._tables.items()}

@@ -22,6 +22,7 @@ from fsbench.axes import (
 if TYPE_CHECKING:
     import torch
 
+    from fsbench.sim.contract import EmbeddingPlan, Stage
     from fsbench_strategies.embedding.classes import Met
     from fsbench_strategies.embedding.prioritized_table import PrioritizedTable
 
@@ -173,6 +174,11 @@ class Prioritized(EmbeddingExchange):
         from fsbench.train.row_exchange import rows_asked
 
         return rows_asked(self._tables.values())
+
+    def plan(self, stage: Stage) -> EmbeddingPlan:
+        from fsbench_strategies.embedding.plans import PrioritizedPlan
+
+        return PrioritizedPlan(stage, wire=self.options.wire)
 
     def state_dict(self) -> dict[str, Any]:
         return {name: table.full(EXCHANGE) for name, table in self._tables.items()}

@@ -13,6 +13,8 @@ from fsbench.options import ByteSize
 if TYPE_CHECKING:
     import torch
 
+    from fsbench.sim.contract import Stage, SyncPlan
+
 _BUCKET = ByteSize(2**20)
 
 
@@ -98,6 +100,11 @@ class AllReduce(DenseSync):
             bucket.missing = set(bucket.parameters)
         self._flat.div_(max(1, self._total))
         self._syncs.append(Sync(len(self._syncs), time.monotonic_ns()))
+
+    def plan(self, stage: Stage) -> SyncPlan:
+        from fsbench_strategies.sync.plans import AllReducePlan
+
+        return AllReducePlan(stage, self.options.bucket)
 
     def syncs(self) -> Sequence[Sync]:
         return tuple(self._syncs)

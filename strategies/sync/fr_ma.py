@@ -13,6 +13,8 @@ from fsbench_strategies.sync.local_steps import LocalSteps, check_share
 if TYPE_CHECKING:
     import torch
 
+    from fsbench.sim.contract import Stage, SyncPlan
+
 
 class ForegroundMA(LocalSteps):
     """Averages the dense parameters over ranks every k own steps, while training waits.
@@ -58,6 +60,11 @@ class ForegroundMA(LocalSteps):
         self.context.collectives.all_reduce(lane, payload, kind="dense").wait()
         self._syncs.append(Sync(self.steps, time.monotonic_ns(), self._round.spread()))
         self._round.take(self.options.alpha, "pull")
+
+    def plan(self, stage: Stage) -> SyncPlan:
+        from fsbench_strategies.sync.plans import ForegroundMAPlan
+
+        return ForegroundMAPlan(stage, self.options.every)
 
     def syncs(self) -> Sequence[Sync]:
         return tuple(self._syncs)

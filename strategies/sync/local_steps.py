@@ -11,6 +11,8 @@ from fsbench.axes import CONTROL, DenseSync, TargetCounts
 if TYPE_CHECKING:
     import torch
 
+    from fsbench.sim.contract import Stage, SyncPlan
+
 
 def check_share(name: str, value: float) -> None:
     """Raises:
@@ -45,6 +47,11 @@ class LocalSteps(DenseSync):
 
     def after_step(self) -> None:
         self.steps += 1
+
+    def plan(self, stage: Stage) -> SyncPlan:
+        from fsbench_strategies.sync.plans import LocalStepsPlan
+
+        return LocalStepsPlan(stage)
 
     def replicas(self) -> Mapping[str, Mapping[str, torch.Tensor]]:
         """`trainer`: rank 0's, as one trainer's copy is what is published; `mean`: of all ranks, unweighted."""

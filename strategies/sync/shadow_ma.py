@@ -15,6 +15,7 @@ from fsbench_strategies.sync.local_steps import LocalSteps, check_share
 if TYPE_CHECKING:
     import torch
 
+    from fsbench.sim.contract import Stage, SyncPlan
     from fsbench_strategies.sync.averaging import Round
 
 SHADOW = LaneSpec("shadow", "dense", host=True)
@@ -124,6 +125,11 @@ class ShadowMA(LocalSteps):
         cpu_s, wall_s = average.notes[:, 0].max().item(), average.notes[:, 1].min().item()
         throttle = cpu_s / self.options.duty - wall_s if self.options.duty < 1 else 0.0
         return max(self.options.min_interval, throttle, 0.0)
+
+    def plan(self, stage: Stage) -> SyncPlan:
+        from fsbench_strategies.sync.plans import Period, ShadowMAPlan
+
+        return ShadowMAPlan(stage, SHADOW, Period(self.options.min_interval * 1e9, self.options.duty))
 
     def flush(self) -> None:
         if self._loop is None:
