@@ -13,6 +13,7 @@ from fsbench.axes import AXES, CRITICAL, DEFAULTS, DENSE, EXCHANGE, LaneSpec
 from fsbench.metrics.bubbles import Bubbles, account
 from fsbench.options import Spec
 from fsbench.plugins import create
+from fsbench.sim.batches import Batches
 from fsbench.sim.cell import PlannedStrategies, write_cell
 from fsbench.sim.engine import Executed, execute
 from fsbench.sim.machine import Machine, Rate
@@ -78,8 +79,9 @@ def written(ranks: int, workload: str, steps: int, axes: dict[str, str]) -> tupl
     prepared = create("workloads", Spec.parse(workload))
     prepared.prepare(None, seed=3)
     strategies = PlannedStrategies(**{axis: create(axis, Spec.parse(axes.get(axis, DEFAULTS[axis]))) for axis in AXES})
-    profile, topology = load_profile("local-cpu"), Topology(ranks, 1)
-    driver = write_cell(strategies, prepared, describe(prepared), profile, topology, steps)
+    described = describe(prepared)
+    batches = Batches(prepared, strategies.sharding, ranks, steps, described.row_ids)
+    driver = write_cell(strategies, prepared, described, batches, load_profile("local-cpu"), Topology(ranks, 1))
     once: dict[str, list] = {lane.name: [] for lane in strategies.lanes}
     rounds: dict[str, list] = {}
     for item in (item for step in driver.steps() for item in step):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fsbench.axes import DenseSync
 from fsbench.errors import Unsupported
 from fsbench.samples import Samples
+from fsbench.sim import batches as batches_module
 from fsbench.sim.batches import Batches
 from fsbench.sim.cell import Described, PlannedStrategies, plan_of, write_cell
 from fsbench.sim.engine import execute
@@ -61,7 +62,7 @@ def test_rows_are_counted_by_who_asks_and_by_what_batches_in_a_row_have_in_commo
 
 
 def workload() -> LongCpu:
-    made = LongCpu(LongCpu.Options(batch=8, items=200, categories=5, max_len=200, negatives=8))
+    made = LongCpu(LongCpu.Options(batch=8, items=4000, categories=5, max_len=200, negatives=8))
     made.prepare(None, seed=1)
     return made
 
@@ -80,7 +81,8 @@ def simulate(steps: int = 12, ranks: int = 16, **axes: object) -> dict:
     strategies = PlannedStrategies(**chosen)
     profile, trains = load_profile("h100-ib200"), workload()
     machine = profile.machine(ranks, seed=1)
-    driver = write_cell(strategies, trains, described(trains), profile, machine.topology, steps)
+    batches = Batches(trains, strategies.sharding, ranks, steps, described(trains).row_ids)
+    driver = write_cell(strategies, trains, described(trains), batches, profile, machine.topology)
     executed = execute(driver.steps(), machine)
     outcome = simulated_metrics(executed, strategies.lanes, driver.trained, driver.synced, strategies.embedding)
     return outcome["metrics"]
@@ -151,10 +153,34 @@ def test_what_follows_measured_times_is_unsupported():
 
 def test_batches_are_the_workloads_own_and_lose_no_sample():
     trains = workload()
-    whole = list(Batches(trains, CostAware(), trains.tables(), 4, 3, described(trains).row_ids))
-    assert [batch.rows.step for batch in whole] == [0, 1, 2]
-    for step, batch in enumerate(whole):
+    whole = list(Batches(trains, CostAware(), 4, 3, described(trains).row_ids))
+    assert [batch.step for _, batch in whole] == [0, 1, 2]
+    for step, (batch, _) in enumerate(whole):
         loaded = [trains.load(step, rank, 4) for rank in range(4)]
         assert batch.samples.sum() == batch.loaded.sum() == sum(map(len, loaded))
         assert batch.tokens.sum() == sum(samples.tokens.sum() for samples in loaded)
         assert batch.flops.sum() == pytest.approx(sum(trains.costs(samples).sum() for samples in loaded))
+
+
+@pytest.mark.parametrize("sharding", [Naive(), CostAware()])
+def test_rows_that_are_estimated_are_those_that_are_counted_within_their_error(monkeypatch, sharding):
+    trains = workload()
+    steps, ranks = 30, 4
+
+    def rows(most: int) -> tuple[Batches, list]:
+        monkeypatch.setattr(batches_module, "MOST_IDS", most)
+        batches = Batches(trains, sharding, ranks, steps, described(trains).row_ids)
+        return batches, [batch.tables["items"] for _, batch in batches]
+
+    estimating, estimated = rows(most=1)
+    counting, counted = rows(most=10**9)
+    assert estimating.evidence()["items"]["counted_steps"] == batches_module.FEWEST_STEPS
+    assert counting.evidence() == {"items": {"counted_steps": steps}}
+    assert all(np.array_equal(one.ids, other.ids) for one, other in zip(estimated, counted, strict=True))
+    for name in ("distinct", "shared", "needed"):
+        mean, error = estimating.evidence()["items"][name]
+        part, whole = {"distinct": ("wanted", "ids")}.get(name, (name, "wanted"))
+        inner = counted[1:-1]
+        exact = sum(getattr(each, part).sum() for each in inner) / sum(getattr(each, whole).sum() for each in inner)
+        assert abs(mean - exact) < 4 * error + 0.01
+        assert 0 < error < 0.05

@@ -70,6 +70,9 @@ class LongCpu(NextItem):
     def histories(self, index: Int64) -> Jagged:
         return self._draw("train", index)
 
+    def lengths(self, index: Int64) -> Int64:
+        return self._drawn_lengths("train", index)
+
     def ranking(self) -> Ranking:
         known, targets = self._held_out()
         return Ranking(
@@ -103,5 +106,7 @@ class LongCpu(NextItem):
         return heads(whole, whole.lengths - ones), tails(whole, ones).values
 
     def _draw(self, stream: str, index: Int64) -> Jagged:
-        lengths = self._lengths(keyed.uniform(self.seed, f"{stream}/length", index))
-        return self._chain.histories(stream, index, lengths)
+        return self._chain.histories(stream, index, self._drawn_lengths(stream, index))
+
+    def _drawn_lengths(self, stream: str, index: Int64) -> Int64:
+        return self._lengths(keyed.uniform(self.seed, f"{stream}/length", index))

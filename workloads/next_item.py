@@ -81,6 +81,16 @@ class NextItem(Workload):
         index = self.places(step, rank, ranks)
         return self.samples(index, self.histories(index))
 
+    def outline(self, step: int, ranks: int) -> Samples:
+        index = np.concatenate([self.places(step, rank, ranks) for rank in range(ranks)])
+        lengths = np.minimum(self.lengths(index), self.options.max_len)
+        nothing = Jagged(np.broadcast_to(np.int64(0), int(lengths.sum())), lengths)  # takes no memory
+        return Samples(index, np.maximum(lengths - 1, 0), {ITEMS: nothing})
+
+    def lengths(self, index: Int64) -> Int64:
+        """Of the histories at places `index`. Override it where they can be had without the histories."""
+        return self.histories(index).lengths
+
     def samples(self, index: Int64, histories: Jagged) -> Samples:
         """The most recent `max_len` events of each history; every event but the first is a target."""
         recent = tails(histories, np.minimum(histories.lengths, self.options.max_len))

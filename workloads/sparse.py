@@ -93,6 +93,9 @@ class Sparse(NextItem):
         block, held, first, lengths = self._places(index)
         return self._deck.rows(block, held, first, lengths)
 
+    def lengths(self, index: Int64) -> Int64:
+        return self._lengths(keyed.uniform(self.seed, "length", index))
+
     def negatives(self, index: Int64) -> Int64:
         """Rows of the block like those of the histories, so that the knob holds over all rows."""
         block, held, first, lengths = self._places(index)

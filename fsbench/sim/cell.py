@@ -68,11 +68,11 @@ def write_cell(
     strategies: PlannedStrategies,
     workload: Workload,
     described: Described,
+    batches: Batches,
     profile: Profile,
     topology: Topology,
-    steps: int,
 ) -> PlannedDriver:
-    """What all ranks do in so many steps. `workload`: prepared.
+    """What all ranks do with these batches. `workload`: prepared.
 
     Raises:
         Unsupported: a strategy without a plan, or one whose plan needs what is not simulated.
@@ -89,7 +89,6 @@ def write_cell(
     )
     embedding = plan_of(strategies.embedding, EmbeddingExchange, lambda: strategies.embedding.plan(stage))
     sync = plan_of(strategies.sync, DenseSync, lambda: strategies.sync.plan(stage))
-    batches = Batches(workload, strategies.sharding, tables, topology.ranks, steps, described.row_ids)
     pipeline = Pipeline(
         apart=_apart(strategies, bool(tables)),
         moves=strategies.sharding.moves,

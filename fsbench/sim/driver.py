@@ -9,10 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fsbench.axes import SHUFFLE
-from fsbench.sim.batches import Batches, PlannedBatch
-from fsbench.sim.contract import EmbeddingPlan, Stage, SyncPlan
+from fsbench.sim.batches import Batches, Dealt
+from fsbench.sim.contract import Batch, EmbeddingPlan, Stage, SyncPlan
 from fsbench.sim.plan import Loop, Operation
-from fsbench.sim.topology import Int64
 
 _DIGEST_BYTES = 8
 BACKWARD = 2 / 3
@@ -41,6 +40,15 @@ class Pipeline:
     lookahead: int
 
 
+@dataclass(frozen=True)
+class _Coming:
+    """A batch on its way to its ranks, and what is over when it is there."""
+
+    dealt: Dealt
+    batch: Batch
+    arrived: Operation
+
+
 class PlannedDriver:
     """Writes all steps of a cell."""
 
@@ -59,10 +67,8 @@ class PlannedDriver:
         self._batches = iter(batches)
         self.synced = sync.synced
         """See `SyncPlan`."""
-        self.weighing = batches.weighing
-        """Where the costs of samples come from, as evidence."""
-        self._coming: deque[tuple[PlannedBatch, Operation]] = deque()
-        self.trained: list[PlannedBatch] = []
+        self._coming: deque[_Coming] = deque()
+        self.trained: list[tuple[Dealt, Batch]] = []
         """The batches of the steps that are written."""
 
     def steps(self) -> Iterator[Sequence[Operation | Loop]]:
@@ -75,32 +81,31 @@ class PlannedDriver:
         yield self._script.take()
 
     def _step(self) -> None:
-        batch, arrived = self._coming.popleft()
-        self._script.wait(arrived)
+        current = self._coming.popleft()
+        self._script.wait(current.arrived)
         if self._pipeline.lookahead > 1:
-            self._announce(batch)
+            self._announce(current.batch)
         self._fill(self._pipeline.lookahead)
-        self._embedding.lookup(batch.rows)
-        self._train(batch)
-        self._sync.after_backward(batch.rows.step)
-        self._embedding.update(batch.rows)
+        self._embedding.lookup(current.batch)
+        self._train(current.dealt)
+        self._sync.after_backward(current.batch.step)
+        self._embedding.update(current.batch)
         self._sync.before_step()
         self._script.compute(self._stage.dense_bytes * self._compute.dense_byte_ns)
         self._sync.after_step()
-        self.trained.append(batch)
+        self.trained.append((current.dealt, current.batch))
 
-    def _announce(self, batch: PlannedBatch) -> None:
+    def _announce(self, batch: Batch) -> None:
         """IDs of the next batch; at first those of this one too."""
         if not self.trained:
-            self._embedding.prefetch(batch.rows)
+            self._embedding.prefetch(batch)
         if self._fill(1):
-            coming, arrived = self._coming[0]
-            self._script.wait(arrived)
-            self._embedding.prefetch(coming.rows)
+            self._script.wait(self._coming[0].arrived)
+            self._embedding.prefetch(self._coming[0].batch)
 
-    def _train(self, batch: PlannedBatch) -> None:
+    def _train(self, dealt: Dealt) -> None:
         """Forward, and backward with what is sent meanwhile."""
-        ns = self._compute.step_ns + batch.flops / self._compute.flops_per_s * 1e9
+        ns = self._compute.step_ns + dealt.flops / self._compute.flops_per_s * 1e9
         self._script.compute(ns * (1 - BACKWARD))
         done = 0.0
         for place, share in enumerate(self._sync.ready):
@@ -112,26 +117,24 @@ class PlannedDriver:
 
     def _fill(self, depth: int) -> bool:
         """Loads what is missing of the coming batches; whether there is any."""
-        while len(self._coming) < depth and (batch := next(self._batches, None)) is not None:
-            self._script.input(batch.loaded * self._stage.costs.sample_ns)
-            self._coming.append((batch, self._shard(batch)))
+        while len(self._coming) < depth and (loaded := next(self._batches, None)) is not None:
+            dealt, batch = loaded
+            self._script.input(dealt.loaded * self._stage.costs.sample_ns)
+            self._coming.append(_Coming(dealt, batch, self._shard(dealt, batch)))
         return bool(self._coming)
 
-    def _shard(self, batch: PlannedBatch) -> Operation:
+    def _shard(self, dealt: Dealt, batch: Batch) -> Operation:
         costs, collectives = self._stage.costs, self._stage.collectives
-        built = self._script.work(SHUFFLE, costs.of(ids=_lookups(batch)))
+        lookups = np.sum([rows.ids for rows in batch.tables.values()], axis=0)
+        built = self._script.work(SHUFFLE, costs.of(ids=lookups))
         if self._pipeline.apart:
             return built
         collectives.all_gather(SHUFFLE, self._pipeline.metadata, kind="metadata")
-        assigned = self._script.work(SHUFFLE, batch.loaded.sum() * costs.sample_ns)
+        assigned = self._script.work(SHUFFLE, dealt.loaded.sum() * costs.sample_ns)
         if not self._pipeline.moves:
             return assigned
         collectives.all_gather(SHUFFLE, _DIGEST_BYTES, kind="metadata")
-        for values, itemsize in batch.columns:
+        for values, itemsize in dealt.columns:
             largest = int(values.max(initial=0))
             collectives.all_to_all(SHUFFLE, values, itemsize, largest=largest, kind="samples")
-        return self._script.work(SHUFFLE, costs.of(ids=_lookups(batch)))
-
-
-def _lookups(batch: PlannedBatch) -> Int64 | int:
-    return np.sum([rows.ids for rows in batch.rows.tables.values()], axis=0) if batch.rows.tables else 0
+        return self._script.work(SHUFFLE, costs.of(ids=lookups))

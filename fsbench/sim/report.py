@@ -16,7 +16,8 @@ from fsbench.metrics.summary import Trained, summarise
 from fsbench.metrics.syncs import enter_syncs
 from fsbench.metrics.trace import RunTrace
 from fsbench.results.schema import METRICS, NOT_COLLECTED
-from fsbench.sim.batches import PlannedBatch
+from fsbench.sim.batches import Dealt
+from fsbench.sim.contract import Batch
 from fsbench.sim.engine import Executed
 from fsbench.sim.plan import Collective, Operation
 from fsbench.sim.timeline import run_trace
@@ -29,7 +30,7 @@ _NOT_SIMULATED = "a simulated machine trains nothing and has no memory: only tim
 def simulated_metrics(
     executed: Executed,
     lanes: Sequence[LaneSpec],
-    trained: Sequence[PlannedBatch],
+    trained: Sequence[tuple[Dealt, Batch]],
     synced: Iterable[Operation],
     embedding: EmbeddingExchange,
 ) -> dict[str, Any]:
@@ -42,10 +43,11 @@ def simulated_metrics(
     )
     bubbles = account(trace)
     sheet = Sheet()
-    summarise(sheet, trace, bubbles, _trained(trained[measured.start :], _sent(executed, lanes, len(trained))))
+    dealt, batches = zip(*trained[measured.start :], strict=True)
+    summarise(sheet, trace, bubbles, _trained(dealt, _sent(executed, lanes, len(trained))))
     sheet.enter("steps_measured", len(measured), _NO_STEP)
     sheet.enter("train_s", int(bubbles.step_ns.sum()) * 1e-9, _NO_STEP)
-    _enter_rows(sheet, trained[measured.start :], embedding)
+    _enter_rows(sheet, batches, embedding)
     _enter_syncs(sheet, executed, trace, synced)
     for name in METRICS.keys() - sheet.metrics.keys() - NOT_COLLECTED - {"compute_inflation"}:
         sheet.enter(name, None, _NOT_SIMULATED)
@@ -66,7 +68,7 @@ def _collectives(executed: Executed, spec: LaneSpec) -> list[Collective]:
     return [operation for operation in executed.threads.get(spec.name, ()) if isinstance(operation, Collective)]
 
 
-def _trained(batches: Sequence[PlannedBatch], sent: dict[tuple[str, str], float]) -> Trained:
+def _trained(batches: Sequence[Dealt], sent: dict[tuple[str, str], float]) -> Trained:
     def stack(name: str) -> Any:
         return np.stack([getattr(batch, name) for batch in batches], axis=1)
 
@@ -83,8 +85,8 @@ def _sent(executed: Executed, lanes: Iterable[LaneSpec], steps: int) -> dict[tup
     return totals
 
 
-def _enter_rows(sheet: Sheet, batches: Sequence[PlannedBatch], embedding: EmbeddingExchange) -> None:
-    tables = [list(batch.rows.tables.values()) for batch in batches]
+def _enter_rows(sheet: Sheet, batches: Sequence[Batch], embedding: EmbeddingExchange) -> None:
+    tables = [list(batch.tables.values()) for batch in batches]
     counts = [[(rows.again, rows.touched) for rows in of_batch] for of_batch in tables[:-1]]
     enter_collisions(sheet, np.array(counts, np.int64).reshape(len(counts), -1, 2).sum(axis=1))
     asked = [np.sum([rows.wanted.sum(axis=0) for rows in of_batch], axis=0).tolist() for of_batch in tables if of_batch]

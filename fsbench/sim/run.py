@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from fsbench.axes import AXES
 from fsbench.launch.handover import Order
 from fsbench.options import Spec
 from fsbench.plugins import create
+from fsbench.sim.batches import Batches
 from fsbench.sim.cell import Described, PlannedStrategies, write_cell
 from fsbench.sim.driver import PlannedDriver
 from fsbench.sim.engine import Executed, execute
@@ -33,12 +36,39 @@ def simulate(
         Unsupported: a strategy that cannot be simulated; why.
     """
     strategies = PlannedStrategies(**{axis: create(axis, order.strategy(axis)) for axis in AXES})
-    workload: Workload = create("workloads", Spec.parse(order.cell["workload"]))
-    workload.prepare(Path(order.data_dir) if order.data_dir else None, order.seed)
-    driver = write_cell(strategies, workload, describe(workload), profile, machine.topology, order.steps)
+    stream = _stream(order, machine.topology.ranks, describe)
+    driver = write_cell(strategies, stream.workload, stream.described, stream.batches, profile, machine.topology)
     executed = execute(_watched(driver, on_step), machine)
     metrics = simulated_metrics(executed, strategies.lanes, driver.trained, driver.synced, strategies.embedding)
-    return {"kind": "sim", **metrics, "observed": _observed(executed, strategies, driver, profile, machine)}
+    return {"kind": "sim", **metrics, "observed": _observed(executed, strategies, driver, stream, profile, machine)}
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """What cells have in common that train the same, dealt to the same ranks by the same sharding."""
+
+    workload: Workload
+    described: Described
+    batches: Batches
+
+
+_STREAMS: OrderedDict[str, _Stream] = OrderedDict()
+"""The last `_KEPT`, by what they depend on: a matrix asks for the same ones again and again."""
+_KEPT = 2
+
+
+def _stream(order: Order, ranks: int, describe: Callable[[Workload], Described]) -> _Stream:
+    key = repr((order.cell["workload"], order.cell["sharding"], ranks, order.seed, order.steps, order.data_dir))
+    if key not in _STREAMS:
+        workload: Workload = create("workloads", Spec.parse(order.cell["workload"]))
+        workload.prepare(Path(order.data_dir) if order.data_dir else None, order.seed)
+        described = describe(workload)
+        sharding = create("sharding", order.strategy("sharding"))
+        _STREAMS[key] = _Stream(workload, described, Batches(workload, sharding, ranks, order.steps, described.row_ids))
+    _STREAMS.move_to_end(key)
+    while len(_STREAMS) > _KEPT:
+        _STREAMS.popitem(last=False)
+    return _STREAMS[key]
 
 
 def _watched(driver: PlannedDriver, on_step: Callable[[], None]) -> Iterator[Sequence[Operation | Loop]]:
@@ -48,7 +78,12 @@ def _watched(driver: PlannedDriver, on_step: Callable[[], None]) -> Iterator[Seq
 
 
 def _observed(
-    executed: Executed, strategies: PlannedStrategies, driver: PlannedDriver, profile: Profile, machine: Machine
+    executed: Executed,
+    strategies: PlannedStrategies,
+    driver: PlannedDriver,
+    stream: _Stream,
+    profile: Profile,
+    machine: Machine,
 ) -> dict[str, Any]:
     """As of a real run, but that it is the plan that says what was issued."""
     found: dict[str, Any] = {
@@ -56,9 +91,9 @@ def _observed(
         for axis, waits_as in (("sharding", "shuffle"), ("embedding", "embedding"), ("sync", "dense"))
     }
     found["sharding"] |= {
-        "samples": sum(int(batch.samples.sum()) for batch in driver.trained),
-        "moved": sum(batch.moved for batch in driver.trained),
-        **driver.weighing,
+        "samples": sum(int(dealt.samples.sum()) for dealt, _ in driver.trained),
+        "moved": sum(dealt.moved for dealt, _ in driver.trained),
+        **stream.batches.weighing,
     }
     found["collectives"] = {"device": profile.device}
     for axis in AXES:
@@ -69,6 +104,7 @@ def _observed(
         "constants": dict(profile.values),
         "hosts": topology.hosts,
         "ranks_a_host": topology.ranks_a_host,
+        "rows": stream.batches.evidence(),
         "bytes_per_s": {link: rate.bytes_per_s for link, rate in machine.links.items()},
     }
     return found
