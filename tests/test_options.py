@@ -30,6 +30,17 @@ class Options:
             raise ValueError(f"ranks={self.ranks}: at least 1")
 
 
+@dataclass(frozen=True)
+class Needy:
+    profile: str
+    ranks: int = 1
+
+
+@dataclass(frozen=True)
+class Empty:
+    pass
+
+
 def build(**given: str) -> Options:
     return build_options(Options, given, owner="thing")
 
@@ -74,6 +85,20 @@ _words = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
 @given(_words, st.dictionaries(_words, _words, max_size=4))
 def test_a_printed_spec_reads_back_as_itself(name: str, options: dict[str, str]):
     assert Spec.parse(str(Spec(name, options))) == Spec(name, options)
+
+
+def test_a_first_value_without_a_key_is_of_the_option_that_is_asked_for_first():
+    spec = Spec.parse("sim:h100,ranks=8")
+    assert (str(spec), Spec.parse(str(spec))) == ("sim:h100,ranks=8", spec)
+    assert build_options(Needy, spec.options, owner="sim") == Needy("h100", 8)
+
+
+@pytest.mark.parametrize(
+    ("options", "given"), [(Options, "x:h100,ranks=8"), (Needy, "x:h100,profile=a"), (Empty, "x:h100,ranks=8")]
+)
+def test_such_a_value_is_refused_where_nothing_needs_it(options, given):
+    with pytest.raises(UserError, match="x: 'h100' is not KEY=VALUE"):
+        build_options(options, Spec.parse(given).options, owner="x")
 
 
 def test_options_not_given_keep_their_defaults():

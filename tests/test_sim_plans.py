@@ -23,11 +23,11 @@ CELLS = {
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("number", [2, 3])
 @pytest.mark.parametrize("cell", CELLS)
-def test_the_operations_of_a_plan_are_those_that_real_ranks_record(pool, cell, ranks):
-    once, rounds = plans.written(ranks, WORKLOAD, STEPS, CELLS[cell])
-    for rank, lanes in enumerate(pool.run(plans.recorded, ranks, WORKLOAD, STEPS, CELLS[cell])):
+def test_the_operations_of_a_plan_are_those_that_real_ranks_record(ranks, cell, number):
+    once, rounds = plans.written(number, WORKLOAD, STEPS, CELLS[cell])
+    for rank, lanes in enumerate(ranks.run(plans.recorded, number, WORKLOAD, STEPS, CELLS[cell])):
         assert lanes.keys() == once.keys()
         for lane, seen in lanes.items():
             assert any(seen) or not (once[lane] or rounds.get(lane)), f"nothing was recorded on {lane}"

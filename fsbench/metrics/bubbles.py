@@ -169,6 +169,8 @@ def _account_rank(rank: RankTrace, lanes: Sequence[LaneTrace], stragglers: Seque
 
     for number, (lane, waiting) in enumerate(zip(lanes, stragglers, strict=True)):
         wait = (rank.lanes == number) & (lengths > 0)
+        if not wait.any():
+            continue
         straggler = covered_before(waiting, rank.ends[wait]) - covered_before(waiting, rank.starts[wait])
         add(wait, f"{lane.waits_as}_straggler", straggler)
         add(wait, f"{lane.waits_as}_transfer", lengths[wait] - straggler)

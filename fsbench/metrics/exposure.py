@@ -30,7 +30,9 @@ def exposed_by_kind(trace: RunTrace) -> dict[str, Int64]:
 
 def _add_lane(ns: Int64, main: RankTrace, lane: int, ops: LaneOps, begins: Int64) -> None:
     """Adds one rank's waits on one lane to int64[kinds + 1, steps]. `begins`: when each operation's transfer began."""
-    wait = main.lanes == lane
+    wait = (main.lanes == lane) & (main.ends > main.starts)
+    if not wait.any():
+        return  # as for most lanes of most cells: with thousands of ranks that counts
     step = main.step_of[wait]
     starts, ends = main.starts[wait], main.ends[wait]
     claimed = interval_set(ops.starts, begins)

@@ -29,7 +29,7 @@ RowIds = Callable[[Samples], Mapping[str, Int64]]
 """By table, the IDs of the rows that a rank looks up for the samples that it trains, int64[m]."""
 MOST_IDS = 4_000_000
 """So many are counted, and those of `FEWEST_STEPS` in any case."""
-FEWEST_STEPS = 4
+FEWEST_STEPS = 2
 
 
 @dataclass(frozen=True)

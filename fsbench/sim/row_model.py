@@ -44,7 +44,7 @@ class RowModel:
 
     @classmethod
     def fit(cls, counted: Sequence[TableRows], samples: Sequence[Int64], tokens: Sequence[Int64]) -> RowModel:
-        """From batches in a row, the first and the last of the stream perhaps among them. [ranks] each."""
+        """From the first batches of a stream that goes on behind them. [ranks] each."""
         wanted = [rows.wanted.sum(axis=1) for rows in counted]
         described = np.stack([np.concatenate(samples), np.concatenate(tokens)], axis=1).astype(np.float64)
         return cls(
@@ -52,7 +52,7 @@ class RowModel:
             distinct=Share.of(wanted, [rows.ids for rows in counted]),
             # The first batch has none before it, and all its rows count as shared.
             shared=Share.of([rows.shared.sum(axis=1) for rows in counted[1:]], wanted[1:]),
-            needed=Share.of([rows.needed.sum(axis=1) for rows in counted[:-1]], wanted[:-1]),
+            needed=Share.of([rows.needed.sum(axis=1) for rows in counted], wanted),
         )
 
     def rows(self, samples: Int64, tokens: Int64, *, is_last: bool) -> TableRows:
