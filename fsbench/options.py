@@ -105,12 +105,12 @@ def build_options(options_type: type[T], given: Mapping[str, str], *, owner: str
     fields = [f for f in dataclasses.fields(options_type) if f.init]  # type: ignore[arg-type]
     known = [f.name for f in fields]
     values = {}
-    given = dict(given)
-    if (unnamed := given.pop("", None)) is not None:
-        if not fields or not _required(fields[0]) or known[0] in given:
+    texts = dict(given)
+    if (unnamed := texts.pop("", None)) is not None:
+        if not fields or not _required(fields[0]) or known[0] in texts:
             raise UserError(f"{owner}: {unnamed!r} is not KEY=VALUE")
-        given[known[0]] = unnamed
-    for key, text in given.items():
+        texts[known[0]] = unnamed
+    for key, text in texts.items():
         if key not in known:
             raise UserError(f"{owner} has no option {key!r}; {nearest(key, known)}")
         try:

@@ -34,7 +34,7 @@ def machine(topology: Topology = TWO, **other: object) -> Machine:
 def run(write: Callable[[Script], None], on: Machine | None = None, *, device: str = "gpu", steps: int = 1) -> Executed:
     """Executes a plan of which `write` writes each step."""
     on = on or machine()
-    script = Script(on.topology, device, LANES)
+    script = Script(on.topology, device)
 
     def written():
         for _ in range(steps):

@@ -84,7 +84,7 @@ def simulate(steps: int = 12, ranks: int = 16, **axes: object) -> dict:
     batches = Batches(trains, strategies.sharding, ranks, steps, described(trains).row_ids)
     driver = write_cell(strategies, trains, described(trains), batches, profile, machine.topology)
     executed = execute(driver.steps(), machine)
-    outcome = simulated_metrics(executed, strategies.lanes, driver.trained, driver.synced, strategies.embedding)
+    outcome = simulated_metrics(executed, strategies.lanes, driver.written, driver.synced, strategies.embedding)
     return outcome["metrics"]
 
 
@@ -117,7 +117,7 @@ def test_parts_of_the_bubble_add_up_to_it():
 
 def test_a_strategy_without_a_plan_is_unsupported():
     with pytest.raises(Unsupported, match="Silent has no plan"):
-        plan_of(Silent(), DenseSync, lambda: Silent().plan(None))
+        plan_of("sync", Silent(), lambda: Silent().plan(None))
 
 
 class Silent(DenseSync):
@@ -137,7 +137,7 @@ def test_a_plan_is_not_taken_for_that_of_a_class_that_does_something_else():
 
 def test_a_plan_is_that_of_a_class_that_adds_nothing():
     stage = type("Stage", (), {"script": None})
-    assert plan_of(NoSync(), DenseSync, lambda: LocalSteps.plan(NoSync(), stage))
+    assert plan_of("sync", NoSync(), lambda: LocalSteps.plan(NoSync(), stage))
 
 
 def test_server_processes_are_unsupported():

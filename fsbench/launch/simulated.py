@@ -11,6 +11,7 @@ from fsbench.errors import FsbenchError
 from fsbench.launch.cluster import Cluster
 from fsbench.launch.handover import Order
 from fsbench.options import BitRate, rate_text
+from fsbench.sim.machine import Machine
 from fsbench.sim.profile import load_profile
 
 MOST_RANKS = 2**14
@@ -64,6 +65,6 @@ class Simulated(Cluster):
     def command(self, spec_file: Path, servers: int) -> Sequence[str]:
         raise FsbenchError("a simulated machine starts no processes")
 
-    def _machine(self, seed: int) -> Any:
+    def _machine(self, seed: int) -> Machine:
         link = self.options.link
         return self._profile.machine(self.ranks, seed=seed, bytes_per_s=link / 8 if link else None)

@@ -29,11 +29,11 @@ from fsbench.workload import Workload
 T = TypeVar("T")
 
 _DOES = {
-    EmbeddingExchange: ("build", "prefetch", "lookup", "update", "flush"),
-    Collectives: ("all_to_all", "all_gather", "all_reduce"),
-    DenseSync: ("attach", "on_gradient_ready", "after_backward", "before_step", "after_step", "flush"),
+    "embedding": ("build", "prefetch", "lookup", "update", "flush"),
+    "collectives": ("all_to_all", "all_gather", "all_reduce"),
+    "sync": ("attach", "on_gradient_ready", "after_backward", "before_step", "after_step", "flush"),
 }
-"""By contract, the methods that a plan is about."""
+"""By axis, the methods that a plan is about."""
 
 
 @dataclass(frozen=True)
@@ -77,18 +77,18 @@ def write_cell(
     Raises:
         Unsupported: a strategy without a plan, or one whose plan needs what is not simulated.
     """
-    script = Script(topology, profile.device, strategies.lanes, strategies.collectives.on_host)
+    script = Script(topology, profile.device, frozenset(strategies.collectives.on_host))
     tables = workload.tables()
     stage = Stage(
         script,
-        plan_of(strategies.collectives, Collectives, lambda: strategies.collectives.plan(script)),
+        plan_of("collectives", strategies.collectives, lambda: strategies.collectives.plan(script)),
         profile.work,
         {table.name: table for table in tables},
         described.parameters,
         described.itemsize,
     )
-    embedding = plan_of(strategies.embedding, EmbeddingExchange, lambda: strategies.embedding.plan(stage))
-    sync = plan_of(strategies.sync, DenseSync, lambda: strategies.sync.plan(stage))
+    embedding = plan_of("embedding", strategies.embedding, lambda: strategies.embedding.plan(stage))
+    sync = plan_of("sync", strategies.sync, lambda: strategies.sync.plan(stage))
     pipeline = Pipeline(
         apart=_apart(strategies, bool(tables)),
         moves=strategies.sharding.moves,
@@ -99,18 +99,17 @@ def write_cell(
     return PlannedDriver(stage, embedding, sync, pipeline, compute, batches)
 
 
-def plan_of(strategy: Strategy, contract: type[Strategy], make: Callable[[], T | None]) -> T:
-    """The plan that `make` makes of a strategy.
+def plan_of(axis: str, strategy: Strategy, make: Callable[[], T | None]) -> T:
+    """The plan that `make` makes of the strategy on an axis.
 
     Raises:
         Unsupported: it has none, or one of a class that it is derived from, and does something else itself.
     """
     if strategy.roles():
         raise Unsupported(f"{type(strategy).__name__} needs server processes, which are not simulated")
-    own = _definer(strategy, "plan")
-    does_more = any(
-        _definer(strategy, name) != own and issubclass(_definer(strategy, name), own) for name in _DOES[contract]
-    )
+    said_by = _definer(strategy, "plan")
+    done_by = [_definer(strategy, name) for name in _DOES[axis]]
+    does_more = any(kind is not said_by and issubclass(kind, said_by) for kind in done_by)
     plan = None if does_more else make()
     if plan is None:
         raise Unsupported(f"{type(strategy).__name__} has no plan of what it issues, so that it cannot be simulated")

@@ -12,6 +12,7 @@ from fsbench.axes import SHUFFLE
 from fsbench.sim.batches import Batches, Dealt
 from fsbench.sim.contract import Batch, EmbeddingPlan, Stage, SyncPlan
 from fsbench.sim.plan import Loop, Operation
+from fsbench.sim.topology import Int64
 
 _DIGEST_BYTES = 8
 BACKWARD = 2 / 3
@@ -49,6 +50,23 @@ class _Coming:
     arrived: Operation
 
 
+@dataclass(frozen=True)
+class Written:
+    """A step's batch, without what is between any two ranks. Of all tables: `asked`, rows of each owner int64[ranks];
+    `touched` and `again`, see `TableRows`."""
+
+    dealt: Dealt
+    asked: Int64
+    touched: int
+    again: int
+
+    @classmethod
+    def of(cls, dealt: Dealt, batch: Batch) -> Written:
+        tables = batch.tables.values()
+        asked = np.sum([rows.wanted.sum(axis=0) for rows in tables], axis=0)
+        return cls(dealt, asked, sum(rows.touched for rows in tables), sum(rows.again for rows in tables))
+
+
 class PlannedDriver:
     """Writes all steps of a cell."""
 
@@ -68,8 +86,8 @@ class PlannedDriver:
         self.synced = sync.synced
         """See `SyncPlan`."""
         self._coming: deque[_Coming] = deque()
-        self.trained: list[tuple[Dealt, Batch]] = []
-        """The batches of the steps that are written."""
+        self.written: list[Written] = []
+        """By step."""
 
     def steps(self) -> Iterator[Sequence[Operation | Loop]]:
         """What is written in each step, then in what follows the last one."""
@@ -93,11 +111,11 @@ class PlannedDriver:
         self._sync.before_step()
         self._script.compute(self._stage.dense_bytes * self._compute.dense_byte_ns)
         self._sync.after_step()
-        self.trained.append((current.dealt, current.batch))
+        self.written.append(Written.of(current.dealt, current.batch))
 
     def _announce(self, batch: Batch) -> None:
         """IDs of the next batch; at first those of this one too."""
-        if not self.trained:
+        if not self.written:
             self._embedding.prefetch(batch)
         if self._fill(1):
             self._script.wait(self._coming[0].arrived)

@@ -9,7 +9,7 @@ Strategies write their part with a `Script`, as they issue it in a real run: see
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -99,17 +99,15 @@ class Loop:
 class Script:
     """Where strategies write what they do, all ranks at once, in the order in which a rank does it.
 
-    What is issued on a lane is queued there when the main thread has come to the place where it is written. `lanes`:
-    those of the cell. `device`: of the ranks. `on_host`: classes of lanes that the collectives carry through host
-    memory.
+    What is issued on a lane is queued there when the main thread has come to the place where it is written. `device`:
+    of the ranks. `on_host`: classes of lanes that the collectives carry through host memory.
     """
 
     topology: Topology
     device: Literal["cpu", "gpu"]
-    lanes: Iterable[LaneSpec]
     on_host: frozenset[str] = frozenset()
-    _written: list[Operation | Loop] = field(default_factory=list)
-    _main: tuple[Operation, ...] = ()
+    _written: list[Operation | Loop] = field(default_factory=list, init=False)
+    _main: tuple[Operation, ...] = field(default=(), init=False)
 
     @property
     def ranks(self) -> int:

@@ -19,7 +19,7 @@ from fsbench.errors import DataError, UserError
 from fsbench.options import nearest
 from fsbench.sim.contract import WorkCosts
 from fsbench.sim.machine import Machine, Rate
-from fsbench.sim.topology import LINKS, Topology
+from fsbench.sim.topology import BETWEEN_HOSTS, LINKS, Link, Topology
 
 FOLDER = Path(__file__).parent / "profiles"
 DEVICES = ("cpu", "gpu")
@@ -69,9 +69,11 @@ class Profile:
             raise UserError(f"{self.path}: ranks_a_host is {ranks_a_host}, of which {ranks} ranks are no multiple")
         hosts = ranks // ranks_a_host
         speeds = np.repeat(np.resize(self.speeds, hosts), ranks_a_host)
-        links = {link: Rate(self[f"links.{link}.bytes_per_s"], int(self[f"links.{link}.latency_ns"])) for link in LINKS}
+        links: dict[Link, Rate] = {
+            link: Rate(self[f"links.{link}.bytes_per_s"], int(self[f"links.{link}.latency_ns"])) for link in LINKS
+        }
         if bytes_per_s is not None:
-            links |= {link: Rate(bytes_per_s, links[link].latency_ns) for link in ("rail", "across")}
+            links |= {link: Rate(bytes_per_s, links[link].latency_ns) for link in BETWEEN_HOSTS}
         return Machine(
             Topology(ranks, ranks_a_host),
             links,

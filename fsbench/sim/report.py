@@ -16,8 +16,7 @@ from fsbench.metrics.summary import Trained, summarise
 from fsbench.metrics.syncs import enter_syncs
 from fsbench.metrics.trace import RunTrace
 from fsbench.results.schema import METRICS, NOT_COLLECTED
-from fsbench.sim.batches import Dealt
-from fsbench.sim.contract import Batch
+from fsbench.sim.driver import Written
 from fsbench.sim.engine import Executed
 from fsbench.sim.plan import Collective, Operation
 from fsbench.sim.timeline import run_trace
@@ -30,24 +29,24 @@ _NOT_SIMULATED = "a simulated machine trains nothing and has no memory: only tim
 def simulated_metrics(
     executed: Executed,
     lanes: Sequence[LaneSpec],
-    trained: Sequence[tuple[Dealt, Batch]],
+    written: Sequence[Written],
     synced: Iterable[Operation],
     embedding: EmbeddingExchange,
 ) -> dict[str, Any]:
     """The keyword arguments `metrics`, `missing` and `per_rank` of `make_record`. As many steps are left out at first
     as of a real run. `synced`: see `SyncPlan`."""
-    measured = range(min(MAX_WARMUP, len(trained) // 4), len(trained))
+    measured = range(min(MAX_WARMUP, len(written) // 4), len(written))
     whole = run_trace(executed, lanes)
     trace = RunTrace(
         [rank.steps(measured) for rank in whole.ranks], whole.lanes, whole.lane_names, True, whole.kind_names
     )
     bubbles = account(trace)
     sheet = Sheet()
-    dealt, batches = zip(*trained[measured.start :], strict=True)
-    summarise(sheet, trace, bubbles, _trained(dealt, _sent(executed, lanes, len(trained))))
+    steps = written[measured.start :]
+    summarise(sheet, trace, bubbles, _trained(steps, _sent(executed, lanes, len(written))))
     sheet.enter("steps_measured", len(measured), _NO_STEP)
     sheet.enter("train_s", int(bubbles.step_ns.sum()) * 1e-9, _NO_STEP)
-    _enter_rows(sheet, batches, embedding)
+    _enter_rows(sheet, steps, embedding)
     _enter_syncs(sheet, executed, trace, synced)
     for name in METRICS.keys() - sheet.metrics.keys() - NOT_COLLECTED - {"compute_inflation"}:
         sheet.enter(name, None, _NOT_SIMULATED)
@@ -68,9 +67,9 @@ def _collectives(executed: Executed, spec: LaneSpec) -> list[Collective]:
     return [operation for operation in executed.threads.get(spec.name, ()) if isinstance(operation, Collective)]
 
 
-def _trained(batches: Sequence[Dealt], sent: dict[tuple[str, str], float]) -> Trained:
+def _trained(steps: Sequence[Written], sent: dict[tuple[str, str], float]) -> Trained:
     def stack(name: str) -> Any:
-        return np.stack([getattr(batch, name) for batch in batches], axis=1)
+        return np.stack([getattr(step.dealt, name) for step in steps], axis=1)
 
     return Trained(*(stack(name) for name in ("samples", "tokens", "longest", "flops", "costs")), sent=sent)
 
@@ -85,14 +84,13 @@ def _sent(executed: Executed, lanes: Iterable[LaneSpec], steps: int) -> dict[tup
     return totals
 
 
-def _enter_rows(sheet: Sheet, batches: Sequence[Batch], embedding: EmbeddingExchange) -> None:
-    tables = [list(batch.tables.values()) for batch in batches]
-    counts = [[(rows.again, rows.touched) for rows in of_batch] for of_batch in tables[:-1]]
-    enter_collisions(sheet, np.array(counts, np.int64).reshape(len(counts), -1, 2).sum(axis=1))
-    asked = [np.sum([rows.wanted.sum(axis=0) for rows in of_batch], axis=0).tolist() for of_batch in tables if of_batch]
+def _enter_rows(sheet: Sheet, steps: Sequence[Written], embedding: EmbeddingExchange) -> None:
+    # Of rows that are estimated nobody knows which they are: they count for nothing here.
+    enter_collisions(sheet, np.array([(step.again, step.touched) for step in steps[:-1]], np.int64).reshape(-1, 2))
+    asked = [step.asked.tolist() for step in steps if step.asked.ndim]
     enter_lookups(sheet, [asked], [{}])
     unbounded = "nothing bounds it, and it is not simulated"
-    sheet.enter("staleness_steps", embedding.staleness if tables[0] else None, unbounded)
+    sheet.enter("staleness_steps", embedding.staleness if asked else None, unbounded)
 
 
 def _enter_syncs(sheet: Sheet, executed: Executed, trace: RunTrace, synced: Iterable[Operation]) -> None:

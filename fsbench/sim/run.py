@@ -39,7 +39,7 @@ def simulate(
     stream = _stream(order, machine.topology.ranks, describe)
     driver = write_cell(strategies, stream.workload, stream.described, stream.batches, profile, machine.topology)
     executed = execute(_watched(driver, on_step), machine)
-    metrics = simulated_metrics(executed, strategies.lanes, driver.trained, driver.synced, strategies.embedding)
+    metrics = simulated_metrics(executed, strategies.lanes, driver.written, driver.synced, strategies.embedding)
     return {"kind": "sim", **metrics, "observed": _observed(executed, strategies, driver, stream, profile, machine)}
 
 
@@ -91,8 +91,8 @@ def _observed(
         for axis, waits_as in (("sharding", "shuffle"), ("embedding", "embedding"), ("sync", "dense"))
     }
     found["sharding"] |= {
-        "samples": sum(int(dealt.samples.sum()) for dealt, _ in driver.trained),
-        "moved": sum(dealt.moved for dealt, _ in driver.trained),
+        "samples": sum(int(step.dealt.samples.sum()) for step in driver.written),
+        "moved": sum(step.dealt.moved for step in driver.written),
         **stream.batches.weighing,
     }
     found["collectives"] = {"device": profile.device}

@@ -16,6 +16,7 @@ Link = Literal["host", "memory", "rail", "across", "pcie"]
 rank's own way out of its host; `across`: beyond the rail, to other hosts' devices of another place in their host;
 `pcie`: between a device and host memory. Every rank has one of each, in either direction."""
 LINKS: tuple[Link, ...] = ("host", "memory", "rail", "across", "pcie")
+BETWEEN_HOSTS: tuple[Link, ...] = ("rail", "across")
 
 
 @dataclass(frozen=True)

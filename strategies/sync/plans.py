@@ -22,7 +22,7 @@ class AllReducePlan(SyncPlan):
         super().__init__()
         self._stage, self._script = stage, stage.script
         self._buckets = _cut([numel * stage.itemsize for numel in reversed(stage.parameters)], bucket)
-        self.ready = np.cumsum(self._buckets) / max(1, sum(self._buckets))
+        self.ready = (np.cumsum(self._buckets) / max(1, sum(self._buckets))).tolist()
         self._pending: list[Operation] = []
 
     def on_gradient_ready(self, place: int) -> None:
