@@ -105,6 +105,12 @@ def test_averaging_in_the_background_is_not_waited_for_and_syncs_are_counted():
     assert simulate()["sync_gap_p50"] == 1
 
 
+def test_collisions_are_those_of_steps_that_were_counted(monkeypatch):
+    every = simulate()["collision_rate"]
+    monkeypatch.setattr(batches_module, "MOST_IDS", 1)
+    assert simulate()["collision_rate"] == pytest.approx(every, abs=0.02)
+
+
 def test_the_same_run_again_gives_the_same_figures():
     assert simulate(sharding=CostAware()) == simulate(sharding=CostAware())
 

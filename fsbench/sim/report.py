@@ -23,6 +23,7 @@ from fsbench.sim.timeline import run_trace
 
 MAX_WARMUP = 5
 _NO_STEP = "no step was measured"
+_OF_TABLES = ("collision_rate", "collision_rate_p99", "owner_imbalance", "hot_coverage", "staleness_steps")
 _NOT_SIMULATED = "a simulated machine trains nothing and has no memory: only time and bytes are simulated"
 
 
@@ -46,7 +47,7 @@ def simulated_metrics(
     summarise(sheet, trace, bubbles, _trained(steps, _sent(executed, lanes, len(written))))
     sheet.enter("steps_measured", len(measured), _NO_STEP)
     sheet.enter("train_s", int(bubbles.step_ns.sum()) * 1e-9, _NO_STEP)
-    _enter_rows(sheet, steps, embedding)
+    _enter_rows(sheet, written, steps, embedding)
     _enter_syncs(sheet, executed, trace, synced)
     for name in METRICS.keys() - sheet.metrics.keys() - NOT_COLLECTED - {"compute_inflation"}:
         sheet.enter(name, None, _NOT_SIMULATED)
@@ -84,13 +85,18 @@ def _sent(executed: Executed, lanes: Iterable[LaneSpec], steps: int) -> dict[tup
     return totals
 
 
-def _enter_rows(sheet: Sheet, steps: Sequence[Written], embedding: EmbeddingExchange) -> None:
-    # Of rows that are estimated nobody knows which they are: they count for nothing here.
-    enter_collisions(sheet, np.array([(step.again, step.touched) for step in steps[:-1]], np.int64).reshape(-1, 2))
-    asked = [step.asked.tolist() for step in steps if step.asked.ndim]
+def _enter_rows(
+    sheet: Sheet, written: Sequence[Written], measured: Sequence[Written], embedding: EmbeddingExchange
+) -> None:
+    asked = [step.asked.tolist() for step in measured if step.asked.ndim]
+    if not asked:
+        sheet.withhold(_OF_TABLES, "the workload has no embedding table")
+        return
     enter_lookups(sheet, [asked], [{}])
-    unbounded = "nothing bounds it, and it is not simulated"
-    sheet.enter("staleness_steps", embedding.staleness if asked else None, unbounded)
+    sheet.enter("staleness_steps", embedding.staleness, "nothing bounds it, and it is not simulated")
+    # Of rows that are estimated nobody knows which they are. Those of the first steps are always counted.
+    counted = [[(step.again, step.touched) for step in steps[:-1] if step.touched] for steps in (measured, written)]
+    enter_collisions(sheet, np.array(counted[0] or counted[1], np.int64).reshape(-1, 2))
 
 
 def _enter_syncs(sheet: Sheet, executed: Executed, trace: RunTrace, synced: Iterable[Operation]) -> None:
