@@ -75,8 +75,14 @@ class Execution:
             # A cluster may be anyone's plugin.
             kept = keep_log(traceback.format_exc(), self.log_folder, self.run.run_id)
             status, reason = "failed", f"could not be run: {type(error).__name__}: {error} ({kept})"
-        kind = load_plugin("clusters", Spec.parse(self.run.cell.cluster).name).cls.kind
-        return make_record(self.run, kind=kind, status=status, reason=reason, started=started, wall_s=0.0)
+        return make_record(self.run, kind=self._kind(), status=status, reason=reason, started=started, wall_s=0.0)
+
+    def _kind(self) -> str:
+        """Of the cluster; a real one where that is not to be had."""
+        try:
+            return load_plugin("clusters", Spec.parse(self.run.cell.cluster).name).cls.kind
+        except FsbenchError:
+            return Cluster.kind
 
     def _execute(self, started: str) -> dict[str, Any]:
         cluster: Cluster = create("clusters", Spec.parse(self.run.cell.cluster))
