@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -112,6 +113,15 @@ def run_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> Outcome:
     with pytest.raises(SystemExit) as exit:
         main(arguments)
     return Outcome(exit.value.code or 0, *capsys.readouterr())
+
+
+@pytest.fixture
+def command_with_acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """`fsbench` in an empty folder, with the plugins of `install_acme`."""
+    install_acme(tmp_path / "site")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.chdir(tmp_path)
+    return partial(run_command, capsys)
 
 
 def cell(**strategies: str) -> Cell:

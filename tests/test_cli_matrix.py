@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from fsbench.cli.matrix_file import read_matrix
 from fsbench.launch import session as launch
 from fsbench.matrix import BUILT_IN, STRATEGY_AXES, Cell, product
 from fsbench.results.store import ResultSet
-from tests.fakes import FakeSession, install_acme, install_bare_ranks, record, run_command
+from tests.fakes import FakeSession, command_with_acme, install_bare_ranks, record
 from tests.support import TINY_LONG
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "matrix.toml"
@@ -34,13 +33,7 @@ repeats = 2
 """
 
 
-@pytest.fixture
-def fsbench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """The command, with the plugins of `install_acme`."""
-    install_acme(tmp_path / "site")
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    monkeypatch.chdir(tmp_path)
-    return partial(run_command, capsys)
+fsbench = command_with_acme
 
 
 @pytest.fixture

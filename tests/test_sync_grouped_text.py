@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from fsbench.cli.matrix_file import read_matrix
 from fsbench.groups import groups_text, parse_groups, spec_of_table
 from fsbench.matrix import Cell
 from fsbench.options import Spec
-from tests.fakes import FakeSession, install, install_acme, run_command
+from tests.fakes import FakeSession, command_with_acme, install
 
 HALVES = "grouped:groups=body.*=shadow-ma:alpha=0.5&duty=1;*=allreduce"
 OTHERWISE = "grouped:groups=body.*=shadow-ma:duty=1&alpha=0.5;*=allreduce"
@@ -28,13 +27,7 @@ PATTERNS = st.text(PRINTABLE.filter(lambda char: char not in ",;="), min_size=1,
 SPECS = st.builds(Spec, NAMES, st.dictionaries(NAMES, VALUES, max_size=3))
 
 
-@pytest.fixture
-def fsbench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """The command, with the plugins of `install_acme`."""
-    install_acme(tmp_path / "site")
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    monkeypatch.chdir(tmp_path)
-    return partial(run_command, capsys)
+fsbench = command_with_acme
 
 
 # Text.

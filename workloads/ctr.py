@@ -16,6 +16,7 @@ from fsbench.errors import DataError
 from fsbench.samples import Int64, Jagged, Samples
 from fsbench.workload import Batch, Workload
 from fsbench_workloads import movielens
+from fsbench_workloads.checks import check_at_least_one, check_positive
 from fsbench_workloads.clicks import Source
 from fsbench_workloads.clicks_criteo import CriteoFile
 from fsbench_workloads.clicks_movielens import MovieLensClicks
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 TABLE = "features"
 """The one table in which those of all categorical features are stacked: a step exchanges rows once, not 26 times."""
-_AT_LEAST_ONE = ("batch", "dim", "hidden", "eval_samples")
-_POSITIVE = ("lr", "table_lr")
 
 
 class ClickThroughRate(Workload):
@@ -61,12 +60,8 @@ class ClickThroughRate(Workload):
         dtype: Literal["float32", "float64"] = "float32"
 
         def __post_init__(self) -> None:
-            for name in _AT_LEAST_ONE:
-                if getattr(self, name) < 1:
-                    raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
-            for name in _POSITIVE:
-                if not getattr(self, name) > 0:
-                    raise ValueError(f"{name} is {getattr(self, name)}, expected more than 0")
+            check_at_least_one(self, ("batch", "dim", "hidden", "eval_samples"))
+            check_positive(self, ("lr", "table_lr"))
             if self.rows < FEWEST_ROWS:
                 raise ValueError(f"rows is {self.rows}, expected at least {FEWEST_ROWS}")
 

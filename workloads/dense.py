@@ -15,6 +15,7 @@ from fsbench.axes import TableSpec
 from fsbench.samples import Jagged, Samples
 from fsbench.workload import Batch, Workload
 from fsbench_workloads import keyed
+from fsbench_workloads.checks import check_at_least_one, check_positive
 from fsbench_workloads.flops import BACKWARD_AND_FORWARD
 from fsbench_workloads.splits import sha256_of
 
@@ -50,13 +51,10 @@ class Dense(Workload):
         dtype: Literal["float32", "float64"] = "float32"
 
         def __post_init__(self) -> None:
-            for name in ("batch", "inputs", "hidden", "layers"):
-                if getattr(self, name) < 1:
-                    raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
+            check_at_least_one(self, ("batch", "inputs", "hidden", "layers"))
             if not 0 <= self.noise < float("inf"):
                 raise ValueError(f"noise is {self.noise}, expected 0 or more")
-            if not 0 < self.lr < float("inf"):
-                raise ValueError(f"lr is {self.lr}, expected more than 0")
+            check_positive(self, ("lr",))
 
     options: Options
 

@@ -14,6 +14,7 @@ from fsbench.axes import TableSpec
 from fsbench.samples import Int64, Jagged, Samples
 from fsbench.workload import Batch, Workload
 from fsbench_workloads import flops, keyed
+from fsbench_workloads.checks import check_at_least_one, check_positive
 from fsbench_workloads.splits import tails
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 ITEMS = "items"
 """The name of the history column and of the embedding table that it indexes."""
-_AT_LEAST_ONE = ("batch", "dim", "layers", "heads", "negatives")
-_POSITIVE = ("lr", "table_lr")
 
 
 class NextItem(Workload):
@@ -49,12 +48,8 @@ class NextItem(Workload):
         dtype: Literal["float32", "float64"] = "float32"
 
         def __post_init__(self) -> None:
-            for name in _AT_LEAST_ONE:
-                if getattr(self, name) < 1:
-                    raise ValueError(f"{name} is {getattr(self, name)}, expected at least 1")
-            for name in _POSITIVE:
-                if not getattr(self, name) > 0:
-                    raise ValueError(f"{name} is {getattr(self, name)}, expected more than 0")
+            check_at_least_one(self, ("batch", "dim", "layers", "heads", "negatives"))
+            check_positive(self, ("lr", "table_lr"))
             if self.dim % self.heads:
                 raise ValueError(f"dim {self.dim} is not divisible by heads {self.heads}")
             if self.max_len < 2:

@@ -270,11 +270,12 @@ def _crowded(servers: int, cluster: Cluster) -> str | None:
 
 def _untrainable(embedding: EmbeddingExchange, workload: Workload) -> str | None:
     """Why a strategy cannot hold or train the tables of a workload, as far as its options tell, or None."""
-    if (optimizer := getattr(workload.options, "table_optimizer", None)) is None:
-        return None  # whether it has tables is known when its data are
+    if not workload.has_tables:
+        return None
     if workload.dtype_name not in embedding.dtypes:
         return f"cannot train tables of {workload.dtype_name}; set dtype of the workload to {_one_of(embedding.dtypes)}"
-    if optimizer not in embedding.optimizers:
+    optimizer = getattr(workload.options, "table_optimizer", None)
+    if optimizer is not None and optimizer not in embedding.optimizers:
         return f"has no {optimizer}; set table_optimizer of the workload to {_one_of(embedding.optimizers)}"
     return None
 
